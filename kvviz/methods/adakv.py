@@ -1,0 +1,28 @@
+"""AdaKV (arXiv 2407.11550): SnapKV's scores, budgets shared among the heads of a layer.
+
+    s as SnapKV;  heads compete: the Hkv (b - P) best context entries of the layer are kept
+
+Every head keeps at least floor(safeguard (b - P)) of its own best (`rule="floor"`, as in kvpress). The
+authors' code blends with the uniform split instead (`rule="interpolate"`), rounded here so that totals
+stay exact. Defaults 32 and average 7 as this project's SnapKV, so that the two differ in allocation only;
+preset `authors`: maximum pooling 7, interpolation. Cost: as SnapKV.
+"""
+
+from kvviz.methods.base import Method
+from kvviz.methods.snapkv import WINDOW_OPTIONS, score
+
+METHOD = Method(
+    id="adakv",
+    label="AdaKV",
+    idea="SnapKV's scores; heads of a layer compete for one budget.",
+    paper="arXiv 2407.11550",
+    score=score,
+    allocation="across_heads",
+    options=WINDOW_OPTIONS,
+    presets={
+        "authors": {"window": 32, "pool": 7, "pool_kind": "max", "rule": "interpolate"},
+        "kvpress": {"window": 64, "pool": 5, "pool_kind": "avg", "rule": "floor"},
+    },
+    cost="Hq W n d",
+    compare_with="snapkv",
+)

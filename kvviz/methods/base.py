@@ -1,0 +1,227 @@
+"""What a method is, and the few pieces that methods share.
+
+A method is one frozen `Method` row around one pure function: `score(layer, options) -> Scores`. It ranks
+the context entries of one layer; it never protects, counts or picks anything. Budgets belong to
+`kvviz.budgets`, picking to `kvviz.selection`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+from kvviz.errors import InputError
+
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Scores:
+    """One layer's scores for the C context entries of each KV head; higher is kept.
+
+    values  float32 [Hkv, C]: what decides.
+    raw     float32 [Hkv, C]: the same before pooling, for the why card (None: no pooling happened).
+    second  float32 [Hkv, C]: for two-stage methods, what decides after stage 1; `values` is then stage 1.
+    first   bool [Hkv, C]: entries that go before all others whatever their score (DefensiveKV's stage 1).
+    weight  this layer's claim on the total budget, for allocators that share over layers (CAKE, LAVa).
+    """
+
+    values: torch.Tensor
+    raw: torch.Tensor | None = None
+    second: torch.Tensor | None = None
+    first: torch.Tensor | None = None
+    weight: float | None = None
+
+
+@dataclass(frozen=True)
+class Method:
+    """One row of the registry.
+
+    needs       what the trace must carry beyond keys, values and window queries: "column_sums",
+                "query_stats", "hidden", "repeat" (KVzip's extra pass).
+    allocation  the default allocator of `kvviz.budgets.ALLOCATORS`.
+    options     every option with its default. `window` (observation window W) and `sinks` also decide
+                what is protected; a method without `window` protects nothing recent.
+    presets     {name: options} of published settings that differ.
+    """
+
+    id: str
+    label: str
+    idea: str
+    paper: str
+    score: Callable[["LayerView", Options], Scores]
+    needs: frozenset[str] = frozenset()
+    allocation: str = "uniform"
+    options: Options = field(default_factory=dict)
+    presets: Mapping[str, Options] = field(default_factory=dict)
+    reconstructed: str = ""  # what had to be reconstructed, "" when the definition was verified
+    cost: str = ""
+    artefact: str | None = None  # name of the calibrated file it needs
+    decodes: bool = False  # may evict while generating
+    compare_with: str | None = None  # its attention-only base, for "share of heads improved"
+    protect: Callable[[int, Options], int] | None = None  # recent tokens protected, given b
+
+    def resolve(self, given: Options | None = None) -> dict[str, Any]:
+        """Defaults, then the preset, then the given options; unknown names are an error."""
+        given = dict(given or {})
+        preset = given.pop("preset", None)
+        if preset is not None and preset not in self.presets:
+            known = ", ".join(self.presets) or "none"
+            raise InputError(f"{self.label} has no preset {preset!r}. Presets: {known}.")
+        options = {**COMMON_OPTIONS, "allocation": self.allocation, **self.options}
+        unknown = sorted(set(given) - set(options))
+        if unknown:
+            raise InputError(
+                f"{self.label} has no option {unknown[0]!r}. Options: {', '.join(sorted(options))}."
+            )
+        options.update(self.presets.get(preset, {}) if preset else {})
+        options.update(given)
+        _check(self, options)
+        return options
+
+
+# Options every method takes: how many recent tokens are protected whatever the window (None: the rule of
+# `selection.protected_counts`), and the allocators' own settings.
+COMMON_OPTIONS: Options = MappingProxyType(
+    {
+        "protect": None,
+        "safeguard": 0.2,
+        "rule": "floor",
+        "normalise": True,
+        "beta": 20,
+        "layer_weights": None,
+    }
+)
+
+
+def _check(method: Method, options: dict[str, Any]) -> None:
+    for name in ("window", "sinks", "pool", "protect"):
+        value = options.get(name)
+        low = 0 if name in ("sinks", "protect") else 1
+        if value is None and name == "protect":
+            continue
+        if name in options and (not isinstance(value, int) or isinstance(value, bool) or value < low):
+            raise InputError(f"{method.label}: {name} is a whole number from {low} up, not {value!r}.")
+    if options.get("pool_kind", "avg") not in POOL_KINDS:
+        raise InputError(f"{method.label}: pool_kind is one of {', '.join(POOL_KINDS)}.")
+    if options.get("group", "mean") not in GROUP_REDUCTIONS:
+        raise InputError(f"{method.label}: group is one of {', '.join(GROUP_REDUCTIONS)}.")
+    for name in ("safeguard", "stage1"):
+        value = options.get(name, 0.5)
+        if not isinstance(value, int | float) or not 0 <= value <= 1:
+            raise InputError(f"{method.label}: {name} lies between 0 and 1, not {value!r}.")
+
+
+POOL_KINDS = ("avg", "max", "none")
+GROUP_REDUCTIONS = ("mean", "max", "sum")
+
+
+def pool(scores: torch.Tensor, options: Options) -> torch.Tensor:
+    """Pool along the last axis, stride 1, same length: [..., C] -> [..., C].
+
+    Average pooling pads with zeros and always divides by the kernel (edges are damped, as in the
+    papers' code); maximum pooling pads with -inf.
+    """
+    size, kind = options["pool"], options["pool_kind"]
+    length = scores.shape[-1]
+    if kind == "none" or size <= 1 or length == 0:
+        return scores
+    flat = scores.reshape(1, -1, length)
+    pooling = F.avg_pool1d if kind == "avg" else F.max_pool1d
+    return pooling(flat, size, stride=1, padding=size // 2)[..., :length].reshape(scores.shape)
+
+
+def reduce_group(per_head: torch.Tensor, layer: LayerView, how: str = "mean") -> torch.Tensor:
+    """[Hq, ...] -> [Hkv, ...]: the query heads of a group become one score for their KV head."""
+    grouped = per_head.unflatten(0, (layer.n_kv_heads, layer.group))
+    if how == "max":
+        return grouped.amax(1)
+    return grouped.sum(1) if how == "sum" else grouped.mean(1)
+
+
+class LayerView:
+    """What one layer of a trace offers to a method. Lives while that layer is scored, then goes.
+
+    context     C, the leading entries that compete; the n - C after them are protected.
+    keys, values  [Hkv, n, d] in the model's dtype (in a sliding layer only the rows still visible).
+    """
+
+    def __init__(self, trace, index: int, context: int, memo: dict[Any, torch.Tensor]):
+        self._trace, self._memo = trace, memo
+        self.index = index
+        self.context = context
+        self.keys: torch.Tensor = trace.visible(index, trace.keys[index])
+        self.values: torch.Tensor = trace.visible(index, trace.values[index])
+        self.n_kv_heads, self.n = self.keys.shape[:2]
+        self.first_position = trace.n - self.n  # of row 0: above 0 only in a sliding layer
+
+    @property
+    def model(self):
+        return self._trace.model
+
+    @property
+    def trace(self):
+        return self._trace
+
+    @property
+    def n_layers(self) -> int:
+        return self._trace.model.n_layers
+
+    @property
+    def group(self) -> int:
+        """g, query heads per KV head."""
+        return self._trace.model.n_query_heads // self.n_kv_heads
+
+    @property
+    def w_o(self) -> torch.Tensor:
+        """Output projection by query head, [Hq, d, D]; a head contributes o @ w_o[h]."""
+        return self._trace.model.layer(self.index).w_o
+
+    def extra(self, need: str):
+        """What the trace observed for this layer under the name `need`."""
+        return self._trace.extra(need, self.index)
+
+    def queries(self, window: int) -> torch.Tensor:
+        """Last min(window, n) rotated queries, [Hq, W, d] in the model's dtype."""
+        return self._trace.window(self.index, window)
+
+    def attention(self, window: int) -> torch.Tensor:
+        """p of the last W queries over all rows, float32 [Hq, W, n], causal, softmax over every key."""
+        return self._once(("attention", min(window, self._trace.n)), self._attention, window)
+
+    def attention_mean(self, window: int) -> torch.Tensor:
+        """Mean over the W window queries of attention, float32 [Hq, n]."""
+        return self._once(
+            ("attention_mean", min(window, self._trace.n)), lambda w: self.attention(w).mean(1), window
+        )
+
+    def outputs(self, window: int) -> torch.Tensor:
+        """o of the last W queries, float32 [Hq, W, d], with the whole cache."""
+        return self._once(("outputs", min(window, self._trace.n)), self._outputs, window)
+
+    def value_norms(self, order: int) -> torch.Tensor:
+        """||v_j W_O^h|| of the given order (1 or 2) for each query head, float32 [Hq, n]."""
+        from kvviz import kernels
+
+        return self._once(
+            ("value_norms", order), lambda o: kernels.value_norms(self.values, self.w_o, o), order
+        )
+
+    def _once(self, key, compute, argument) -> torch.Tensor:
+        if key not in self._memo:
+            self._memo[key] = compute(argument)
+        return self._memo[key]
+
+    def _attention(self, window: int) -> torch.Tensor:
+        return self._trace.window_attention(self.index, window)[..., self.first_position :]
+
+    def _outputs(self, window: int) -> torch.Tensor:
+        values = self._trace.values[self.index].float()
+        p = self._trace.window_attention(self.index, window)
+        grouped = p.unflatten(0, (self.n_kv_heads, self.group)).flatten(1, 2)  # [Hkv, g * W, n]
+        return (grouped @ values).unflatten(1, (self.group, -1)).flatten(0, 1)

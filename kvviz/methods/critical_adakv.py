@@ -1,0 +1,24 @@
+"""CriticalKV over AdaKV's head budgets (arXiv 2502.03805).
+
+    head budgets B_h by AdaKV's rule on the base scores (same safeguard)
+    inside each head: stage 1 the floor(stage1 B_h) best by s, stage 2 by (s + epsilon) nu
+
+Compared with its own base, AdaKV. Cost: as CriticalKV.
+"""
+
+from kvviz.methods.base import Method
+from kvviz.methods.criticalkv import OPTIONS, PRESETS, score
+
+METHOD = Method(
+    id="critical_adakv",
+    label="CriticalAdaKV",
+    idea="CriticalKV inside the head budgets that AdaKV gives.",
+    paper="arXiv 2502.03805",
+    score=score,
+    allocation="across_heads",
+    options=OPTIONS,
+    presets=PRESETS,
+    cost="Hq W n d + Hq n d D",
+    reconstructed="the paper's window 32 and pooling 7; the printed form of the bound",
+    compare_with="adakv",
+)

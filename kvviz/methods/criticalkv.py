@@ -1,0 +1,38 @@
+"""CriticalKV (arXiv 2502.03805): bound the change of the head's output, in two stages.
+
+    nu_j = mean over the group of ||v_j W_O^h||_1
+    stage 1: the floor(stage1 (b - W')) best by the base score s (SnapKV's)
+    stage 2: fill up by (s_j + epsilon) nu_j
+
+With A_j = p_j nu_j, the L1 change of the output is at most sum A - (2 - 1/sigma) sum_kept A, where sigma
+is the attention mass kept: stage 1 is there to push sigma above 1/2, so that keeping a large A helps.
+kvpress also multiplies the window's forced scores and so may lose window tokens; here protected tokens
+are kept by rule. Paper settings window 32, pooling 7 [reconstructed]. Cost: Hq n d D for nu.
+"""
+
+from kvviz.methods.base import LayerView, Method, Options, Scores, reduce_group
+from kvviz.methods.snapkv import WINDOW_OPTIONS
+from kvviz.methods.snapkv import score as base_score
+
+
+def score(layer: LayerView, options: Options) -> Scores:
+    base = base_score(layer, options)
+    nu = reduce_group(layer.value_norms(1), layer)[:, : layer.context]
+    return Scores(base.values, raw=base.raw, second=(base.values + options["epsilon"]) * nu)
+
+
+OPTIONS = {**WINDOW_OPTIONS, "stage1": 0.5, "epsilon": 1e-4}
+PRESETS = {"kvpress": {"window": 64, "pool": 5, "pool_kind": "avg"}}
+
+METHOD = Method(
+    id="criticalkv",
+    label="CriticalKV",
+    idea="Half by attention, half by attention times the size of the projected value.",
+    paper="arXiv 2502.03805",
+    score=score,
+    options=OPTIONS,
+    presets=PRESETS,
+    cost="Hq W n d + Hq n d D",
+    reconstructed="the paper's window 32 and pooling 7; the printed form of the bound",
+    compare_with="snapkv",
+)

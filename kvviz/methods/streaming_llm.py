@@ -1,0 +1,29 @@
+"""StreamingLLM (arXiv 2309.17453): attention sinks and the most recent tokens.
+
+    keep j < sinks, then the latest positions
+
+The paper re-rotates keys to their place in the cache; here, as in kvpress, keys keep their true
+positions. Nothing but positions is read. Cost: none.
+"""
+
+import torch
+
+from kvviz.methods.base import LayerView, Method, Options, Scores
+
+
+def score(layer: LayerView, options: Options) -> Scores:
+    position = torch.arange(layer.context, dtype=torch.float32, device=layer.keys.device)
+    return Scores(position.expand(layer.n_kv_heads, -1))
+
+
+METHOD = Method(
+    id="streaming_llm",
+    label="StreamingLLM",
+    idea="Keeps the first tokens (attention sinks) and the most recent ones.",
+    paper="arXiv 2309.17453",
+    score=score,
+    options={"sinks": 4},
+    cost="none",
+    decodes=True,
+    protect=lambda b, options: 1,  # the latest token; the others follow by their score
+)
