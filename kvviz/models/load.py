@@ -1,0 +1,221 @@
+"""Load a model by name: the embedded one, a hub id, a local folder or a local .gguf file."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
+from transformers.utils import logging as hf_logging
+
+from kvviz.errors import ModelError
+from kvviz.models.adapters import Model, family_of, wrap_model
+from kvviz.models.catalog import CATALOG, offer
+from kvviz.models.converted import (
+    EMBEDDED,
+    NO_NETWORK,
+    Progress,
+    converted_folder,
+    embedded_key,
+    gguf_key,
+)
+from kvviz.settings import settings
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def load_model(
+    name: str, dtype: str = "auto", device: str = "auto", progress: Progress | None = None
+) -> Model:
+    """Load a model.
+
+    name      an id of the catalogue, a hub id (owner/name), a local folder or a local .gguf file.
+    dtype     "float32", "bfloat16", "float16", or "auto": bfloat16 where this device computes fast
+              in it, else float32.
+    device    "cpu", "cuda", "cuda:1", or "auto".
+    progress  called as progress(message, fraction or None) while something slow goes on.
+
+    Raises ModelError with one sentence when a model is unknown, unsupported, unreachable or broken.
+    """
+    say = progress or (lambda message, fraction: None)
+    limits = settings()
+    offered = offer(name)
+    if limits.public and offered is None:
+        raise ModelError(f"This server offers these models: {', '.join(o.id for o in CATALOG)}.")
+    where = pick_device(device)
+    numbers = pick_dtype(dtype, where)
+    notes: list[str] = []
+    with _quiet_bars():
+        if offered and offered.source is None:
+            source, notes = converted_folder(
+                EMBEDDED, embedded_key(), numbers, limits.cache, None, say
+            )
+            id = offered.id
+        elif offered:
+            source = id = offered.source
+        else:
+            source, id = _find(name)
+            if isinstance(source, Path) and source.suffix.lower() == ".gguf":
+                source, notes = converted_folder(
+                    id, gguf_key(source), numbers, limits.cache, source, say
+                )
+        say(f"Loading {id}", None)
+        hf_model, tokenizer = _read(source, id, numbers)
+        try:
+            hf_model = hf_model.to(where)
+        except torch.OutOfMemoryError as error:
+            raise ModelError(
+                f"{id} does not fit into the memory of {where}; choose a smaller model or bfloat16."
+            ) from error
+    return wrap_model(hf_model, tokenizer, id, tuple(notes))
+
+
+def _find(name: str) -> tuple[Path | str, str]:
+    """(what to load, id to show) for a name that is not in the catalogue."""
+    path = Path(name).expanduser()
+    if path.is_dir():
+        ggufs = sorted(path.glob("*.gguf"))
+        if not (path / "config.json").exists() and len(ggufs) == 1:
+            return ggufs[0], ggufs[0].stem
+        if not (path / "config.json").exists():
+            raise ModelError(
+                f"The folder {path.name} holds no model: there is no config.json in it."
+            )
+        return path, path.resolve().name
+    if path.is_file():
+        if path.suffix.lower() != ".gguf":
+            raise ModelError(
+                f"{path.name} is a single file; give the folder it lies in, or a .gguf file."
+            )
+        return path, path.stem
+    if _HUB_ID.fullmatch(name) and not name.lower().endswith(".gguf"):
+        return name, name
+    raise ModelError(
+        f"There is no model {name!r}: give one of {', '.join(o.id for o in CATALOG)}, a hub id "
+        "such as Qwen/Qwen3-0.6B, a local folder or a .gguf file."
+    )
+
+
+def _read(source: Path | str, id: str, dtype: torch.dtype) -> tuple[Any, Any]:
+    """Configuration first: a model we cannot serve is refused before its weights are fetched."""
+    local = isinstance(source, Path)
+    place = str(source)
+    plain = {"trust_remote_code": False, "local_files_only": local}
+    try:
+        family_of(AutoConfig.from_pretrained(place, **plain), id)
+        tokenizer = AutoTokenizer.from_pretrained(place, **plain)
+        hf_model, report = AutoModelForCausalLM.from_pretrained(
+            place, dtype=dtype, use_safetensors=True, output_loading_info=True, **plain
+        )
+    except ModelError:
+        raise
+    except MemoryError as error:
+        raise ModelError(
+            f"There is not enough memory to load {id}; choose a smaller model."
+        ) from error
+    except Exception as error:  # hub, file and format errors have no common base
+        raise ModelError(
+            _folder_sentence(id, error) if local else _hub_sentence(id, error)
+        ) from error
+    # transformers fills absent weights with random numbers and only warns.
+    if report["missing_keys"]:
+        raise ModelError(
+            f"The weights of {id} are incomplete: {len(report['missing_keys'])} are "
+            f"missing, for example {sorted(report['missing_keys'])[0]}."
+        )
+    return hf_model, tokenizer
+
+
+def _folder_sentence(id: str, error: Exception) -> str:
+    first = str(error).strip().split("\n")[0]
+    if "safetensors" in type(error).__module__ or "afetensor" in type(error).__name__:
+        return f"The weights in the folder {id} are damaged or cut short ({first})."
+    return f"The folder {id} could not be read as a model: {first}"
+
+
+def _hub_sentence(id: str, error: BaseException) -> str:
+    chain: list[BaseException] = []
+    link: BaseException | None = error
+    while link is not None and link not in chain:
+        chain.append(link)
+        link = link.__cause__ or link.__context__
+    kinds = {base.__name__ for item in chain for base in type(item).__mro__}
+    words = " ".join(str(item) for item in chain)
+    if "GatedRepoError" in kinds:
+        return (
+            f"{id} is gated: accept its terms on the hub and log in there, or choose another model."
+        )
+    if "RepositoryNotFoundError" in kinds:
+        return f"There is no model {id} on the hub, or it is private."
+    no_network = {
+        "ConnectError",
+        "ConnectionError",
+        "TransportError",
+        "OfflineModeIsEnabled",
+        "LocalEntryNotFoundError",
+        "NetworkError",
+        "HfHubHTTPError",
+    }
+    if kinds & no_network or "connect to" in words or "offline mode" in words:
+        return NO_NETWORK
+    if "No space left" in words:
+        return f"There is not enough disk space to fetch {id}."
+    if "safetensors" in words and "no file named" in words:
+        return f"{id} offers no safetensors weights; other formats can carry code and are not read."
+    return f"{id} could not be loaded: {str(error).strip().split(chr(10))[0]}"
+
+
+def pick_device(device: str = "auto") -> torch.device:
+    """The torch device for "auto", "cpu", "cuda" or "cuda:<n>"."""
+    if device == "auto":
+        # Where GPUs are lent call by call, the main process must not touch CUDA although torch
+        # claims to have it.
+        lent = os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true")
+        return torch.device("cuda" if torch.cuda.is_available() and not lent else "cpu")
+    try:
+        chosen = torch.device(device)
+    except (RuntimeError, TypeError) as error:
+        raise ModelError(f"There is no device {device!r}; choose auto, cpu or cuda.") from error
+    if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
+        raise ModelError(f"There is no device {device!r} on this machine; choose auto or cpu.")
+    return chosen
+
+
+def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
+    """The torch dtype for a name of `DTYPES` or "auto"."""
+    if dtype == "auto":
+        fast = _gpu_has_bfloat16() if device.type == "cuda" else _cpu_has_bfloat16()
+        return torch.bfloat16 if fast else torch.float32
+    if dtype not in DTYPES:
+        raise ModelError(f"There is no dtype {dtype!r}; choose auto, {', '.join(DTYPES)}.")
+    return DTYPES[dtype]
+
+
+def _gpu_has_bfloat16() -> bool:
+    return torch.cuda.is_bf16_supported(including_emulation=False)
+
+
+def _cpu_has_bfloat16() -> bool:
+    try:
+        known = Path("/proc/cpuinfo").read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return False
+    return bool({"avx512_bf16", "amx_bf16"} & set(known.split()))
+
+
+@contextmanager
+def _quiet_bars() -> Iterator[None]:
+    """Silence transformers' own progress bars; `progress` says what is going on."""
+    shown = hf_logging.is_progress_bar_enabled()
+    hf_logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            hf_logging.enable_progress_bar()
