@@ -1,0 +1,373 @@
+"""Document and question -> token ids, with the place of every token in the document.
+
+The user turn is `document + "\\n\\n" + question`, set in the model's chat template. Text of the visitor
+never becomes a control token: what merely looks like one ("<|im_end|>") is read as plain text.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kvviz.errors import InputError, ModelError
+from kvviz.models.adapters import Model
+from kvviz.settings import settings
+from kvviz.types import PROTOCOLS, QUESTION_AGNOSTIC, QUESTION_AWARE, Mark, Prompt
+
+_GAP = "\n\n"  # between system text (where folded in), document and question
+_USER, _SYSTEM = "kvvizUserContent4c1f", "kvvizSystemContent9a7e"  # stand-ins while rendering
+_BLANK_LETTERS = "\u115f\u1160\u2800\u3164\uffa0"  # letters by category, nothing on the screen
+_MOST_MARKS = 26
+
+# A tokenizer keeps "treat control tokens as text" as state, so two threads must not encode at once.
+_encoding = threading.Lock()
+
+
+def build_prompt(
+    model: Model,
+    document: str,
+    question: str,
+    system: str | None = None,
+    protocol: str = QUESTION_AWARE,
+) -> Prompt:
+    """The prompt that `model` reads for a question about a document.
+
+    In the question-agnostic protocol `n_compressible` counts the tokens that lie wholly before the
+    document's end; they are the same whatever the question.
+
+    Raises InputError with one sentence for a blank document or question, a prompt too long for the
+    model or an unknown protocol; ModelError for a tokenizer that cannot tell where its tokens lie.
+    """
+    if protocol not in PROTOCOLS:
+        raise InputError(f"There is no protocol {protocol!r}; choose {' or '.join(PROTOCOLS)}.")
+    document, unreadable = _readable(document)
+    question, more = _readable(question)
+    system, yet_more = _readable(system)
+    if _is_blank(document):
+        raise InputError("Paste or upload a document first.")
+    if _is_blank(question):
+        raise InputError("Ask a question about the document.")
+    if not getattr(model.tokenizer, "is_fast", False):
+        raise ModelError(f"The tokenizer of {model.id} does not tell where its tokens lie in a text.")
+    question = question.strip()
+    system = None if _is_blank(system) else system.strip()
+
+    frame, notes = _frame(model.tokenizer, system)
+    laid = frame.lay(document, question)
+    tokens = _encode(model.tokenizer, laid)
+    n_compressible = len(tokens)
+    if protocol == QUESTION_AGNOSTIC:
+        tokens, n_compressible = _question_free_prefix(model.tokenizer, frame, document, laid, tokens)
+    _check_length(model, len(tokens))
+    if lost := unreadable + more + yet_more:
+        notes.append(_box_notice(lost))
+
+    document_span = _span(tokens, *laid.document)
+    shift = laid.document_lead - laid.document[0]
+    return Prompt(
+        input_ids=torch.tensor([token.id for token in tokens], dtype=torch.long),
+        n_compressible=n_compressible,
+        tokens=[laid.text[t.start : t.end] or model.tokenizer.decode([t.id]) for t in tokens],
+        offsets=[
+            (max(t.start, laid.document[0]) + shift, min(t.end, laid.document[1]) + shift)
+            if t.overlaps(*laid.document)
+            else None
+            for t in tokens
+        ],
+        document=document,
+        question=question,
+        system=system,
+        protocol=protocol,
+        document_span=document_span,
+        question_span=_span(tokens, *laid.question),
+        notes=tuple(notes),
+    )
+
+
+def find_marks(prompt: Prompt, text: str, name: str = "M1") -> list[Mark]:
+    """Where `text` stands verbatim in the prompt's document, as token spans.
+
+    One place gives [name], several give name + "a", name + "b", ... (the first 26 places).
+    """
+    text = text.strip()
+    places: list[int] = []
+    at = prompt.document.find(text) if text else -1
+    while at >= 0:
+        places.append(at)
+        at = prompt.document.find(text, at + len(text))
+    reason = "marked because it matches the expected answer"
+    if len(places) > _MOST_MARKS:
+        reason += f" (the first {_MOST_MARKS} of {len(places):,} places)"
+    marks = []
+    for number, at in enumerate(places[:_MOST_MARKS]):
+        inside = [
+            position
+            for position, span in enumerate(prompt.offsets)
+            if span and span[0] < at + len(text) and span[1] > at
+        ]
+        if inside:  # a template may strip white space at the document's edges
+            label = name + ("abcdefghijklmnopqrstuvwxyz"[number] if len(places) > 1 else "")
+            marks.append(Mark(label, inside[0], inside[-1] + 1, text, reason))
+    return marks
+
+
+def decode_document(data: bytes) -> tuple[str, list[str]]:
+    """(text, notices) of an uploaded file: UTF-8, UTF-16 or UTF-32 with a mark, else Windows-1252.
+
+    Raises InputError when the file is too large or is not text.
+    """
+    most = settings().max_upload_bytes
+    if len(data) > most:
+        raise InputError(f"This file has {len(data):,} bytes; at most {most:,} are read.")
+    notices: list[str] = []
+    marks = ((b"\xff\xfe\0\0", "utf-32"), (b"\0\0\xfe\xff", "utf-32"), (b"\xff\xfe", "utf-16"),
+             (b"\xfe\xff", "utf-16"), (b"", "utf-8-sig"))  # fmt: skip
+    encoding = next(name for mark, name in marks if data.startswith(mark))
+    text = data.decode(encoding, errors="replace")
+    broken = text.count("\ufffd") - data.count("\ufffd".encode()) if encoding == "utf-8-sig" else 0
+    if broken and broken > sum(ord(character) > 127 for character in text) - broken:
+        text = data.decode("cp1252", errors="replace")
+        notices.append("This file is not UTF-8; it was read as Windows-1252.")
+        broken = text.count("\ufffd")
+    controls = sum(unicodedata.category(c) == "Cc" and c not in "\t\n\r\f\v\x1b\x85" for c in text)
+    if data.startswith((b"%PDF", b"PK\x03\x04", b"{\\rtf")) or controls * 50 > len(text):
+        raise InputError("This file is not text we can read. Save it as UTF-8 .txt or .md.")
+    if broken:
+        notices.append(_box_notice(broken))
+    return text.replace("\r\n", "\n"), notices
+
+
+def _box_notice(count: int) -> str:
+    if count == 1:
+        return "1 character could not be read and is shown as a box."
+    return f"{count:,} characters could not be read and are shown as a box."
+
+
+def _readable(text: str | None) -> tuple[str, int]:
+    """`text` with lone surrogates and NUL replaced by U+FFFD, and how many there were."""
+    return re.subn("[\0\ud800-\udfff]", "\ufffd", text or "")
+
+
+def _is_blank(text: str) -> bool:
+    return all(c.isspace() or c in _BLANK_LETTERS or unicodedata.category(c) in ("Cc", "Cf") for c in text)
+
+
+def _check_length(model: Model, count: int) -> None:
+    allowed = settings().max_tokens
+    reader, most = model.id, model.info.max_tokens
+    if allowed < most:
+        reader, most = "this installation", allowed
+    if count >= most:  # one place is needed for an answer
+        remove = -(-(count + 1 - most) // 100) * 100
+        raise InputError(
+            f"This document has {count:,} tokens; {reader} reads {most:,}. "
+            f"Remove about {remove:,}, or choose another model."
+        )
+
+
+@dataclass(frozen=True)
+class _Laid:
+    """A rendered prompt. Spans are character positions in `text`.
+
+    user           spans that hold text of the visitor.
+    document_lead  characters of the document that the template stripped at its start.
+    """
+
+    text: str
+    user: list[tuple[int, int]]
+    document: tuple[int, int]
+    document_lead: int
+    question: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """The template around the user turn: head, then the user's content, then tail.
+
+    prefix  what stands in the user turn before the document (a system text folded in).
+    system  span of the system text within head, if it has its own turn.
+    strips  whether the template strips white space around the user's content.
+    """
+
+    head: str
+    tail: str
+    prefix: str = ""
+    system: tuple[int, int] | None = None
+    strips: bool = False
+
+    def lay(self, document: str, question: str) -> _Laid:
+        content = self.prefix + document + _GAP + question
+        lead = len(content) - len(content.lstrip()) if self.strips else 0
+        content = content[lead:]  # the question at its end has no white space to strip
+        start = len(self.head)
+        end = start + len(content)
+        first = max(start, start + len(self.prefix) - lead)
+        return _Laid(
+            text=self.head + content + self.tail,
+            user=([self.system] if self.system else []) + [(start, end)],
+            document=(first, end - len(question) - len(_GAP)),
+            document_lead=max(0, lead - len(self.prefix)),
+            question=(end - len(question), end),
+        )
+
+
+@dataclass(frozen=True)
+class _Token:
+    id: int
+    start: int
+    end: int
+
+    def overlaps(self, start: int, end: int) -> bool:
+        return self.start < end and self.end > start
+
+
+def _frame(tokenizer: Any, system: str | None) -> tuple[_Frame, list[str]]:
+    """The frame that the tokenizer's chat template gives, and notes about it."""
+    folded = system + _GAP if system else ""
+    if not tokenizer.chat_template:
+        note = "This model has no chat template: it reads document and question as plain text."
+        return _Frame(_start(tokenizer, ""), "\n", folded), [note]
+    notes: list[str] = []
+    render = _renderer(tokenizer, notes)
+    user = {"role": "user", "content": _USER}
+    try:
+        if system:
+            turn = {"role": "system", "content": _SYSTEM}
+            head, tail = _split(render([turn, user]), _USER)
+            before, after = _split(head, _SYSTEM)
+            strips = _strips(lambda messages: render([turn, *messages]), head)
+            before = _start(tokenizer, before)
+            span = (len(before), len(before) + len(system))
+            return _Frame(before + system + after, tail, "", span, strips), notes
+    except Exception:  # templates refuse a system turn with an error of their own making
+        notes.append("This model's template has no system turn: the system text opens the user turn.")
+    try:
+        head, tail = _split(render([user]), _USER)
+        return _Frame(_start(tokenizer, head), tail, folded, None, _strips(render, head)), notes
+    except Exception:
+        note = "This model's chat template failed: it reads document and question as plain text."
+        return _Frame(_start(tokenizer, ""), "\n", folded), [note]
+
+
+def _renderer(tokenizer: Any, notes: list[str]) -> Callable[[list[dict[str, str]]], str]:
+    def rendered(messages: list[dict[str, str]], **options: Any) -> str:
+        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+
+    try:
+        user = [{"role": "user", "content": _USER}]
+        thinks = rendered(user) != rendered(user, enable_thinking=False)
+    except Exception:
+        thinks = False
+    if not thinks:
+        return rendered
+    notes.append("This model can think before it answers; that is switched off.")
+    return lambda messages: rendered(messages, enable_thinking=False)
+
+
+def _split(text: str, stand_in: str) -> tuple[str, str]:
+    before, after = text.split(stand_in)  # exactly one: else ValueError, and the caller falls back
+    return before, after
+
+
+def _strips(render: Callable[[list[dict[str, str]]], str], head: str) -> bool:
+    """Whether the template drops white space at the start of the user's content."""
+    spaced = render([{"role": "user", "content": " " + _USER}])
+    return not spaced.startswith(head + " ")
+
+
+def _start(tokenizer: Any, head: str) -> str:
+    """`head` with the begin-of-text token in front, where the tokenizer adds one and head has none."""
+    bos = tokenizer.bos_token
+    with _encoding:
+        adds = bos and tokenizer("a").input_ids[:1] == [tokenizer.bos_token_id]
+    return bos + head if adds and not head.startswith(bos) else head
+
+
+def _encode(tokenizer: Any, laid: _Laid) -> list[_Token]:
+    """Tokens of the whole text at once, as the template's own encoding would give them. Where the
+    visitor's text holds a look-alike of a control token, the stretches between the template's own
+    control tokens are encoded one by one instead, with control tokens read as text."""
+    whole = _plain_encode(tokenizer, laid.text, 0, split=False)
+    controls = {id: added.content for id, added in tokenizer.added_tokens_decoder.items() if added.special}
+    at_control = [t for t in whole if laid.text[t.start : t.end].strip() == controls.get(t.id)]
+    own = [t for t in at_control if not any(t.overlaps(*span) for span in laid.user)]
+    if len(own) == len(at_control):
+        return _close_gaps(whole, laid.text)
+    tokens: list[_Token] = []
+    at = 0
+    for control in [*own, _Token(-1, len(laid.text), len(laid.text))]:
+        tokens += _plain_encode(tokenizer, laid.text[at : control.start], at, split=True)
+        tokens.append(control)
+        at = control.end
+    return _close_gaps(tokens[:-1], laid.text)
+
+
+def _plain_encode(tokenizer: Any, text: str, shift: int, split: bool) -> list[_Token]:
+    if not text:
+        return []
+    with _encoding:
+        found = tokenizer(
+            text,
+            add_special_tokens=False,
+            return_offsets_mapping=True,
+            split_special_tokens=split,
+            verbose=False,
+        )
+    return [
+        _Token(id, start + shift, end + shift)
+        for id, (start, end) in zip(found["input_ids"], found["offset_mapping"])
+    ]
+
+
+def _close_gaps(tokens: list[_Token], text: str) -> list[_Token]:
+    """Give white space that no token claims to the token after it: some tokenizers leave the space
+    that a token starts with out of its span."""
+    closed, reached = [], 0
+    for token in tokens:
+        start = token.start
+        if reached < start and text[reached:start].isspace():
+            start = reached
+        closed.append(_Token(token.id, start, token.end))
+        reached = max(reached, token.end)
+    return closed
+
+
+def _question_free_prefix(
+    tokenizer: Any, frame: _Frame, document: str, laid: _Laid, tokens: list[_Token]
+) -> tuple[list[_Token], int]:
+    """(tokens, n): the first n are those that end with the document, and depend on it alone.
+
+    They are taken from the same document with another question. Where the real question changes
+    them, or the document's only token reaches past its end, the text is encoded in two parts.
+    """
+    neutral = _encode(tokenizer, frame.lay(document, "x"))
+    prefix = neutral[: _count_before(neutral, laid.document[1])]
+    if prefix and prefix == tokens[: len(prefix)]:
+        return tokens, len(prefix)
+    if not any(token.overlaps(*laid.document) for token in prefix):
+        prefix = _encode(tokenizer, _part(laid, 0, laid.document[1]))
+    cut = prefix[-1].end
+    rest = _encode(tokenizer, _part(laid, cut, len(laid.text)))
+    return prefix + [_Token(t.id, t.start + cut, t.end + cut) for t in rest], len(prefix)
+
+
+def _part(laid: _Laid, start: int, end: int) -> _Laid:
+    clipped = [(max(a, start) - start, min(b, end) - start) for a, b in laid.user]
+    nowhere = (0, 0)
+    return _Laid(laid.text[start:end], [s for s in clipped if s[0] < s[1]], nowhere, 0, nowhere)
+
+
+def _count_before(tokens: list[_Token], end: int) -> int:
+    """How many leading tokens end at or before the character `end`."""
+    return next((n for n, token in enumerate(tokens) if token.end > end), len(tokens))
+
+
+def _span(tokens: list[_Token], start: int, end: int) -> tuple[int, int]:
+    inside = [position for position, token in enumerate(tokens) if token.overlaps(start, end)]
+    return (inside[0], inside[-1] + 1) if inside else (0, 0)

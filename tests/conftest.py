@@ -1,0 +1,46 @@
+"""Fixtures shared by all tests. `tiny.py` builds the models; import from it for a variation."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny import FAMILIES, make_model, make_tokenizer
+
+from kvviz.errors import ModelError
+from kvviz.models import Model, load_model
+
+torch.set_num_threads(2)
+
+
+@pytest.fixture(scope="session", params=FAMILIES)
+def tiny_model(request) -> Model:
+    """A tiny model of each family in turn."""
+    return make_model(request.param)
+
+
+@pytest.fixture(scope="session")
+def tiny_models() -> dict[str, Model]:
+    """One tiny model a family, by family."""
+    return {family: make_model(family) for family in FAMILIES}
+
+
+@pytest.fixture(scope="session")
+def tiny_llama() -> Model:
+    return make_model("llama")
+
+
+@pytest.fixture(scope="session")
+def plain_tokenizer():
+    """A tokenizer without chat template that puts a begin-of-text token in front by itself."""
+    return make_tokenizer(template=None, adds_bos=True)
+
+
+@pytest.fixture(scope="session")
+def smollm() -> Model:
+    """SmolLM2-135M-Instruct in float32 on the CPU; tests that use it carry the marker `slow`."""
+    try:
+        return load_model("smollm2-135m", dtype="float32", device="cpu")
+    except ModelError as error:
+        if "no network" in str(error):
+            pytest.skip(str(error))
+        raise
