@@ -1,18 +1,31 @@
-"""The registry: one line a method, in the order people meet them. Everything else derives from it."""
+"""The registry: one line a method, in the order people meet them; all lists elsewhere derive from it."""
 
 from __future__ import annotations
 
 from kvviz.errors import InputError
 from kvviz.methods import (
     adakv,
+    cake,
+    caote,
     critical_adakv,
     criticalkv,
+    defensivekv,
+    dropkv,
+    expected_attention,
+    h2o,
     keydiff,
     knorm,
+    kvzip,
+    laprox,
+    lava,
+    layer_defensivekv,
+    obcache,
+    pyramidkv,
     random,
     snapkv,
     streaming_llm,
     tova,
+    vatp,
 )
 from kvviz.methods.base import Method
 
@@ -23,16 +36,29 @@ METHODS: tuple[Method, ...] = (
     keydiff.METHOD,
     snapkv.METHOD,
     tova.METHOD,
+    h2o.METHOD,
+    pyramidkv.METHOD,
     adakv.METHOD,
+    expected_attention.METHOD,
+    kvzip.METHOD,
+    vatp.METHOD,
+    lava.METHOD,
+    cake.METHOD,
+    obcache.METHOD,
+    caote.METHOD,
+    defensivekv.METHOD,
+    layer_defensivekv.METHOD,
     criticalkv.METHOD,
     critical_adakv.METHOD,
+    laprox.METHOD,
+    dropkv.METHOD,
 )
 
 _BY_ID = {method.id: method for method in METHODS}
 
 
 def list_methods() -> list[Method]:
-    """Every method's spec: id, label, idea, paper, needs, options with defaults, presets, allocation."""
+    """Every method's spec: id, label, paper, needs, options with defaults, presets, allocation."""
     return list(METHODS)
 
 

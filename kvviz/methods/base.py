@@ -7,7 +7,7 @@ the context entries of one layer; it never protects, counts or picks anything. B
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 
 from kvviz.errors import InputError
+from kvviz.methods import _removal
 
 Options = Mapping[str, Any]
 
@@ -54,7 +55,7 @@ class Method:
     label: str
     idea: str
     paper: str
-    score: Callable[["LayerView", Options], Scores]
+    score: Callable[[LayerView, Options], Scores]
     needs: frozenset[str] = frozenset()
     allocation: str = "uniform"
     options: Options = field(default_factory=dict)
@@ -65,6 +66,10 @@ class Method:
     decodes: bool = False  # may evict while generating
     compare_with: str | None = None  # its attention-only base, for "share of heads improved"
     protect: Callable[[int, Options], int] | None = None  # recent tokens protected, given b
+
+    def needs_with(self, options: Options) -> frozenset[str]:
+        """What the trace must carry for these options."""
+        return self.needs
 
     def resolve(self, given: Options | None = None) -> dict[str, Any]:
         """Defaults, then the preset, then the given options; unknown names are an error."""
@@ -204,6 +209,42 @@ class LayerView:
         """o of the last W queries, float32 [Hq, W, d], with the whole cache."""
         return self._once(("outputs", min(window, self._trace.n)), self._outputs, window)
 
+    def window_scores(self, kind: str, window: int, epsilon: float = 0.0) -> torch.Tensor:
+        """Sums over the W window queries, for each query head, float32 [Hq, n]:
+
+        "square" p^2;  "dropkv" (p / (1 - p + epsilon))^2 ||v - o||^2;  "caote" p / (1 - p) ||v - o||.
+        """
+        key = ("window_scores", kind, epsilon, min(window, self._trace.n))
+        return self._once(key, lambda w: self._window_scores(kind, w, epsilon), window)
+
+    def window_rows(self, window: int, mean_group: bool = False) -> Iterator[_removal.Rows]:
+        """For each KV head its group's attention rows on all of the trace's keys, leaders apart.
+
+        One head at a time, so that no second [Hq, W, n] tensor is held. `mean_group` averages p over
+        the group first.
+        """
+        grouped = (self.n_kv_heads, self.group)
+        p = self._attention_on_all(window).unflatten(0, grouped)
+        sink = self.sink_mass(window)
+        sinks = [None] * self.n_kv_heads if sink is None else list(sink.unflatten(0, grouped))
+        for head, values in enumerate(self._trace.values[self.index]):
+            rows, column = p[head], sinks[head]
+            if mean_group:
+                rows = rows.mean(0, keepdim=True)
+                column = None if column is None else column.mean(0, keepdim=True)
+            yield _removal.rows_of(rows, values, column)
+
+    def sink_mass(self, window: int) -> torch.Tensor | None:
+        """Attention of the window queries on the layer's learned sink logit, [Hq, W]; None without one."""
+        logits = self.model.layer(self.index).sinks
+        if logits is None:
+            return None
+        lead, top = self._attention_on_all(window).max(-1)  # [Hq, W]
+        keys = self._trace.keys[self.index].float().repeat_interleave(self.group, 0)
+        keys = keys.gather(1, top[..., None].expand(-1, -1, keys.shape[-1]))
+        of_top = (self.queries(window).float() * keys).sum(-1) * self.model.layer(self.index).scaling
+        return lead * (logits.float()[:, None] - of_top).exp()
+
     def value_norms(self, order: int) -> torch.Tensor:
         """||v_j W_O^h|| of the given order (1 or 2) for each query head, float32 [Hq, n]."""
         from kvviz import kernels
@@ -218,10 +259,27 @@ class LayerView:
         return self._memo[key]
 
     def _attention(self, window: int) -> torch.Tensor:
-        return self._trace.window_attention(self.index, window)[..., self.first_position :]
+        return self._attention_on_all(window)[..., self.first_position :]
+
+    def _attention_on_all(self, window: int) -> torch.Tensor:
+        """Attention on all of the trace's rows, those no longer visible at n included: [Hq, W, .]."""
+        return self._once(
+            ("attention_on_all", min(window, self._trace.n)),
+            lambda w: self._trace.window_attention(self.index, w),
+            window,
+        )
+
+    def _window_scores(self, kind: str, window: int, epsilon: float) -> torch.Tensor:
+        if kind == "square":
+            return self.attention(window).square().sum(1)
+        if kind == "caote":
+            heads = [_removal.removals(rows) for rows in self.window_rows(window)]
+        else:
+            heads = [_removal.squared_removals(rows, epsilon) for rows in self.window_rows(window)]
+        return torch.cat(heads)[:, self.first_position :]
 
     def _outputs(self, window: int) -> torch.Tensor:
         values = self._trace.values[self.index].float()
-        p = self._trace.window_attention(self.index, window)
+        p = self._attention_on_all(window)
         grouped = p.unflatten(0, (self.n_kv_heads, self.group)).flatten(1, 2)  # [Hkv, g * W, n]
         return (grouped @ values).unflatten(1, (self.group, -1)).flatten(0, 1)

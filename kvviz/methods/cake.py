@@ -1,0 +1,63 @@
+"""CAKE (ICLR 2025): attention and how much it varies; layers with scattered attention get more.
+
+    s_j = mean over the group of pool( mean_i p_ij + gamma var_i p_ij ),   i in window
+    P_l = H^(1 / tau1) V^(1 / tau2)
+    H   = - sum over heads, window rows and context of p log(p + 1e-10)
+    V   = sum over heads and context of var_i p_ij
+
+H is a sum, not a mean, and p is not renormalised over the context; variances have W - 1 below. Layers
+get budgets in proportion to P_l. Window 32, average pooling 5, gamma 200. The authors tune tau1 and
+tau2 per model and budget and use 1 and 1 for others; the presets are theirs. Cost: Hq W n d.
+"""
+
+import torch
+
+from kvviz.methods.base import LayerView, Method, Options, Scores, pool, reduce_group
+
+
+def score(layer: LayerView, options: Options) -> Scores:
+    p = layer.attention(options["window"])[..., : layer.context]  # [Hq, W, C]
+    mean = layer.attention_mean(options["window"])[:, : layer.context]
+    # Head by head, so that no second [Hq, W, C] tensor is held.
+    entropy, variance = 0.0, torch.zeros_like(mean)
+    for head, rows in enumerate(p):
+        entropy -= float((rows * (rows + 1e-10).log_()).sum())
+        if len(rows) > 1:
+            variance[head] = (rows - mean[head]).square_().sum(0) / (len(rows) - 1)
+    per_head = mean + options["gamma"] * variance
+    spread = float(variance.sum()) if p.shape[1] > 1 else 1.0  # one row has no variance: H decides
+    weight = max(entropy, 0.0) ** (1 / options["tau1"]) * spread ** (1 / options["tau2"])
+    return Scores(
+        reduce_group(pool(per_head, options), layer, options["group"]),
+        raw=reduce_group(per_head, layer, options["group"]),
+        weight=weight,
+    )
+
+
+METHOD = Method(
+    id="cake",
+    label="CAKE",
+    idea="Attention plus its variance; layers whose attention is scattered get more.",
+    paper="ICLR 2025 (code antgroup/cakekv)",
+    score=score,
+    allocation="entropy",
+    options={
+        "window": 32,
+        "pool": 5,
+        "pool_kind": "avg",
+        "group": "mean",
+        "gamma": 200.0,
+        "tau1": 1.0,
+        "tau2": 1.0,
+    },
+    presets={
+        "llama31-8b-1024": {"tau1": 1.6, "tau2": 0.4},
+        "llama31-8b-128": {"tau1": 1.6, "tau2": 0.6},
+        "mistral-7b-1024": {"tau1": 0.8, "tau2": 0.5},
+        "mistral-7b-128": {"tau1": 1.0, "tau2": 0.8},
+        "qwen25-7b-1024": {"tau1": 1.5, "tau2": 0.6},
+        "qwen25-7b-128": {"tau1": 0.4, "tau2": 0.6},
+    },
+    cost="Hq W n d",
+    compare_with="snapkv",
+)

@@ -1,0 +1,79 @@
+"""CAOTE (arXiv 2504.14051): the exact change of the output when one token goes.
+
+    c_j = alpha_j / (1 - alpha_j) ||o - v_j||_2,   o = sum alpha_j v_j,   alpha sums to 1
+
+alpha is the attention score of a base method, `base`: "snapkv" (mean over the last W queries),
+"tova" (the last query, mean over all heads), "h2o" (accumulated; a trace made for h2o carries it), or
+"queries" (each of the last W queries has its own alpha and its own c; their mean counts). With
+`fast` (FastCAOTE) the plain mean of the values stands for o. Scored per query head, then the mean
+over the group [reconstructed]; no pooling. The paper evicts one token a decoding step and scores
+again; at the end of the prompt one cut is made. Cost: 2 Hq n d.
+"""
+
+import torch
+
+from kvviz.errors import InputError
+from kvviz.methods import _removal
+from kvviz.methods.base import LayerView, Method, Options, Scores, pool, reduce_group
+
+BASES = ("snapkv", "tova", "h2o", "queries")
+
+
+def score(layer: LayerView, options: Options) -> Scores:
+    if options["base"] not in BASES:
+        raise InputError(f"CAOTE: base is one of {', '.join(BASES)}, not {options['base']!r}.")
+    if options["base"] == "queries":
+        if options["fast"]:
+            raise InputError("CAOTE: fast goes with base snapkv, tova or h2o.")
+        queries = min(options["window"], layer.attention(options["window"]).shape[1])
+        per_head = layer.window_scores("caote", options["window"]) / queries
+    else:
+        heads = zip(_alpha(layer, options), layer.values, strict=True)
+        per_head = torch.cat([_errors(alpha, values, options["fast"]) for alpha, values in heads])
+    per_head = per_head[:, : layer.context]
+    return Scores(
+        reduce_group(pool(per_head, options), layer, options["group"]),
+        raw=reduce_group(per_head, layer, options["group"]),
+    )
+
+
+def _alpha(layer: LayerView, options: Options) -> torch.Tensor:
+    """The base method's attention, one distribution a query head: [Hkv, g, n]."""
+    if options["base"] == "h2o":
+        alpha = layer.extra("column_sums")[:, layer.first_position :]
+    elif options["base"] == "tova":
+        last = layer.attention(1)[:, 0]
+        alpha = last.mean(0, keepdim=True).expand_as(last)
+    else:
+        alpha = layer.attention_mean(options["window"])
+    alpha = alpha / alpha.sum(-1, keepdim=True)
+    return alpha.unflatten(0, (layer.n_kv_heads, layer.group))
+
+
+def _errors(alpha: torch.Tensor, values: torch.Tensor, fast: bool) -> torch.Tensor:
+    rows = _removal.rows_of(alpha[:, None], values)
+    if not fast:
+        return _removal.removals(rows)
+    distances = rows.values.norm(dim=-1)  # values minus their mean
+    leaders = rows.lead / rows.rest.clamp_min(1e-30) * distances[rows.top[..., 0]]
+    return rows.add_leaders((rows.others / (1 - rows.others) * distances).sum(1), leaders)
+
+
+METHOD = Method(
+    id="caote",
+    label="CAOTE",
+    idea="The exact change of the output when one token goes.",
+    paper="arXiv 2504.14051",
+    score=score,
+    options={
+        "window": 32,
+        "pool": 7,
+        "pool_kind": "none",
+        "group": "mean",
+        "base": "snapkv",
+        "fast": False,
+    },
+    cost="Hq W n d + 2 Hq n d",
+    reconstructed="the mean over the group",
+    compare_with="snapkv",
+)

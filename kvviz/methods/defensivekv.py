@@ -1,0 +1,70 @@
+"""DefensiveKV (arXiv 2510.13334, ICLR 2026): prepare for the worst query rather than the average one.
+
+    a_ij = pool over j of p_ij, each row i rescaled to the attention it gave the context before
+    m_j  = max over window rows and group of a_ij
+    s_j  = max(m_j, mean_k m_k) nu_j / sum over KV heads of nu_j,   nu = group mean of ||v_j W_O||_1
+    stage 1: the tokens that, with the window, hold `coverage` of the mean attention go first
+
+nu is normalised across KV heads at each position, not over tokens. Heads of a layer compete, with no
+floor. Stage 1 counts the attention that the window itself holds; the public code takes it from the
+last W context columns, after the window's own were cut away. Average pooling 5, window 32, coverage
+0.9. Cost: Hq W n d + Hq n d D.
+"""
+
+import torch
+
+from kvviz.methods.base import LayerView, Method, Options, Scores, pool, reduce_group
+
+
+def score(layer: LayerView, options: Options) -> Scores:
+    attention = layer.attention(options["window"])
+    sizes = reduce_group(layer.value_norms(1), layer)[:, : layer.context]
+    shares = sizes / sizes.sum(0).clamp_min(torch.finfo(sizes.dtype).tiny)
+    values = defend(_worst(attention, layer, options)) * shares
+    raw_options = {**options, "pool_kind": "none"}
+    raw = defend(_worst(attention, layer, raw_options)) * shares
+    return Scores(values, raw=raw, first=_first(layer, options))
+
+
+def _worst(attention: torch.Tensor, layer: LayerView, options: Options) -> torch.Tensor:
+    """m, [Hkv, C]; one KV head at a time, so that no second [Hq, W, n] tensor is held."""
+    worst = []
+    for p in attention[..., : layer.context].unflatten(0, (layer.n_kv_heads, layer.group)):
+        pooled = pool(p, options)  # [g, W, C]
+        if pooled is p:
+            worst.append(p.amax((0, 1)))
+            continue
+        scale = p.sum(-1) / pooled.sum(-1).clamp_min(torch.finfo(p.dtype).tiny)
+        worst.append((pooled * scale[..., None]).amax((0, 1)))
+    return torch.stack(worst)
+
+
+def defend(worst: torch.Tensor) -> torch.Tensor:
+    """No entry counts less than its head's average: [Hkv, C] -> [Hkv, C]."""
+    return torch.maximum(worst, worst.mean(-1, keepdim=True)) if worst.shape[-1] else worst
+
+
+def _first(layer: LayerView, options: Options) -> torch.Tensor:
+    """The fewest best tokens that reach `coverage` together with the window, bool [Hkv, C]."""
+    mean = reduce_group(layer.attention_mean(options["window"]), layer)
+    context, window = mean[:, : layer.context], mean[:, layer.context :].sum(-1, keepdim=True)
+    ranked, order = context.sort(-1, descending=True, stable=True)
+    before = ranked.cumsum(-1) - ranked + window  # what is covered without the token itself
+    return torch.zeros_like(context, dtype=torch.bool).scatter(
+        -1, order, before < options["coverage"]
+    )
+
+
+OPTIONS = {"window": 32, "pool": 5, "pool_kind": "avg", "coverage": 0.9, "safeguard": 0.0}
+
+METHOD = Method(
+    id="defensivekv",
+    label="DefensiveKV",
+    idea="The highest attention any recent query gave, times the size of the projected value.",
+    paper="arXiv 2510.13334",
+    score=score,
+    allocation="across_heads",
+    options=OPTIONS,
+    cost="Hq W n d + Hq n d D",
+    compare_with="adakv",
+)

@@ -1,0 +1,50 @@
+"""DropKV (NeurIPS 2026, code AozhongZhang/DropKV): the squared error of dropping one token.
+
+    s_j = pool( mean over the group of sum_{i in window} (p_ij / (1 - p_ij + epsilon))^2 ||v_j - o_i||^2 )
+
+Each term is the exact squared change of query i's output when j alone is dropped (epsilon apart); the
+projection W_O is left out. Choosing the best set is NP-hard; the paper proves single scores to be
+within a constant factor when the errors of the dropped tokens lie in a cone [exact statement not
+seen]. Three published settings differ: `paper` (8 queries, maximum pooling 11, over the context),
+`authors` (8, average 11, over all tokens), `kvpress` (32, average 7, over all tokens). In the authors'
+code p is rounded to the model's dtype first, which moves attention sinks by orders of magnitude; here
+all is float32. Cost: 4 Hq W n d.
+"""
+
+from kvviz.errors import InputError
+from kvviz.methods.base import LayerView, Method, Options, Scores, pool, reduce_group
+
+
+def score(layer: LayerView, options: Options) -> Scores:
+    if options["pool_over"] not in ("context", "all"):
+        raise InputError("DropKV: pool_over is one of context, all.")
+    per_head = layer.window_scores("dropkv", options["window"], options["epsilon"])
+    raw = reduce_group(per_head, layer, options["group"])
+    if options["pool_over"] == "context":
+        raw = raw[:, : layer.context]
+    return Scores(pool(raw, options)[:, : layer.context], raw=raw[:, : layer.context])
+
+
+METHOD = Method(
+    id="dropkv",
+    label="DropKV",
+    idea="The exact squared change of the recent queries' outputs when one token is dropped.",
+    paper="NeurIPS 2026 (code AozhongZhang/DropKV)",
+    score=score,
+    options={
+        "window": 8,
+        "pool": 11,
+        "pool_kind": "max",
+        "pool_over": "context",
+        "group": "mean",
+        "epsilon": 1e-6,
+    },
+    presets={
+        "paper": {"window": 8, "pool": 11, "pool_kind": "max", "pool_over": "context"},
+        "authors": {"window": 8, "pool": 11, "pool_kind": "avg", "pool_over": "all"},
+        "kvpress": {"window": 32, "pool": 7, "pool_kind": "avg", "pool_over": "all"},
+    },
+    cost="4 Hq W n d",
+    reconstructed="the paper's maximum pooling (its code averages); the exact cone condition",
+    compare_with="snapkv",
+)

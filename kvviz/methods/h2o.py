@@ -1,0 +1,41 @@
+"""H2O (arXiv 2306.14048): heavy hitters, the tokens that all queries together attended to most.
+
+    s_j = mean over the group of sum_{i >= j} p_ij
+
+Half of the budget goes to the most recent tokens and half to the heavy hitters [reconstructed]. The
+sum favours early tokens, which more queries can see; `normalised` divides by the number of queries
+that see j, as in kvpress. The paper evicts greedily while decoding; at the end of the prompt one cut
+is made. Presets `kvcache_factory` (64 recent tokens), `kvpress` (normalised, nothing recent).
+Cost: the attention of all queries, Hq n^2 d, by blocks of rows while the prompt is read.
+"""
+
+import torch
+
+from kvviz.methods.base import LayerView, Method, Options, Scores, reduce_group
+
+
+def score(layer: LayerView, options: Options) -> Scores:
+    sums = layer.extra("column_sums")[:, layer.first_position :]
+    if options["normalised"]:
+        seen_by = torch.arange(layer.n, 0, -1, dtype=torch.float32, device=sums.device)
+        sums = sums / seen_by
+    return Scores(reduce_group(sums[:, : layer.context], layer))
+
+
+METHOD = Method(
+    id="h2o",
+    label="H2O",
+    idea="Keeps what all queries together attended to most, and the recent half.",
+    paper="arXiv 2306.14048",
+    score=score,
+    needs=frozenset({"column_sums"}),
+    options={"normalised": False},
+    presets={
+        "kvcache_factory": {"protect": 64},
+        "kvpress": {"normalised": True, "protect": 0},
+    },
+    cost="Hq n^2 d while reading",
+    reconstructed="the split into half recent and half heavy hitters",
+    decodes=True,
+    protect=lambda b, options: b // 2,
+)

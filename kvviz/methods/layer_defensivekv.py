@@ -1,0 +1,22 @@
+"""LayerDefensiveKV (arXiv 2510.13334, ICLR 2026): DefensiveKV's scores, all layers in one ranking.
+
+    s and stage 1 as DefensiveKV;  the L Hkv (b - P) best context entries of the model are kept
+
+Scores are compared across layers as they are. All layers are held until the end of the prompt.
+Cost: as DefensiveKV.
+"""
+
+from kvviz.methods.base import Method
+from kvviz.methods.defensivekv import OPTIONS, score
+
+METHOD = Method(
+    id="layer_defensivekv",
+    label="LayerDefensiveKV",
+    idea="DefensiveKV's scores in one ranking over all layers and heads.",
+    paper="arXiv 2510.13334",
+    score=score,
+    allocation="global",
+    options={**OPTIONS, "normalise": False},
+    cost="Hq W n d + Hq n d D",
+    compare_with="snapkv",
+)

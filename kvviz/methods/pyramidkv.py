@@ -1,0 +1,24 @@
+"""PyramidKV (arXiv 2406.02069): SnapKV's scores, more budget for lower layers.
+
+    s as SnapKV;  budget of layer l falls linearly from the first layer to the last
+
+The last layer gets (b - P) / beta context entries, the first one what keeps the mean at b - P; heads
+of a layer share alike. Where kvpress falls back to equal budgets at strong compression (its window
+would not fit in the last layer), the pyramid is kept here, because the window is accounted apart.
+Defaults window 64, average pooling 5, beta 20, as in both public codes. Cost: as SnapKV.
+"""
+
+from kvviz.methods.base import Method
+from kvviz.methods.snapkv import WINDOW_OPTIONS, score
+
+METHOD = Method(
+    id="pyramidkv",
+    label="PyramidKV",
+    idea="SnapKV's scores; lower layers keep more than higher ones.",
+    paper="arXiv 2406.02069",
+    score=score,
+    allocation="pyramid",
+    options={**WINDOW_OPTIONS, "window": 64, "pool": 5, "beta": 20},
+    cost="Hq W n d",
+    compare_with="snapkv",
+)
