@@ -120,3 +120,12 @@ def place(layer: int | None, head: int | None = None, token: int | None = None) 
     if token is not None:
         parts.append(f"token {token}")
     return ", ".join(parts)
+
+
+def finite_or_none(value: object) -> object:
+    """NaN and infinities as None: they have no place in JSON, and an empty cell says "missing"."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -115,6 +115,4 @@ def budget_triple(c: Comparison, method: str, k: float | int) -> str:
     """ "20% kept · 205 tokens per KV head · 9.4 of 47.2 MB"."""
     size = kept_bytes(c, method, k)
     amount = MISSING if size is None else f"{size / 1e6:,.1f}"
-    return (
-        f"{share(c.share(k))} kept · {entries_words(c, method, k)} · {amount} of {mb(c.bytes_full)}"
-    )
+    return f"{share(c.share(k))} kept · {entries_words(c, method, k)} · {amount} of {mb(c.bytes_full)}"
