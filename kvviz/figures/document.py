@@ -1,0 +1,342 @@
+"""The text itself, shaded by who still holds each token's cache entries.
+
+A token is (layer, KV head) entries; `layer` and `head` narrow what is counted. Offsets are
+characters of `prompt.document`. Tokens outside it (chat template, question) follow the text.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from kvviz.comparison import Comparison
+from kvviz.errors import InputError
+from kvviz.figures import text
+from kvviz.figures.entries import need_kept, outside
+from kvviz.figures.palette import TEXT_STEPS
+from kvviz.figures.table import Table
+
+TITLE = "Your text, shaded by who still holds it"
+GUIDE = "Solid shading: most heads kept this word's cache entry. Grey text: every head dropped it."
+CLASSES = ("neither", "both", "a", "b", "mixed")
+NEITHER, BOTH, A_ONLY, B_ONLY, MIXED = range(5)
+LEAST_DIFFERENCE = 0.1  # of the heads: below it, A and B count as agreeing on a token
+
+
+@dataclass(frozen=True)
+class DocumentTable(Table):
+    """One row a token, N tokens of the whole prompt. Arrays are [N] unless said otherwise.
+
+    start, end    int32, characters of the document; -1 for tokens outside it.
+    part          "document", "template" or "question" for each token.
+    held_a, held_b  int32, heads that kept it; tokens beyond n are held by all. held_b is 0
+                  without B.
+    only_a, only_b  int32, heads where only A, only B kept it (zero without B).
+    heads         int32, heads that could hold it (a sliding layer counts inside its window only).
+    share         float32, held share by `colour_by` (A's for "ab").
+    step          uint8, shade 0 (none) to 4 (all) of `share`.
+    code          uint8, index in CLASSES, A against B (all NEITHER or BOTH without B).
+    glyph_first, glyph_last  int32 [G], first and last token of each character group that is
+                  drawn as one: several tokens can make one character.
+    """
+
+    near: ClassVar[str | None] = "token"
+
+    tokens: list[str]
+    start: np.ndarray
+    end: np.ndarray
+    part: list[str]
+    held_a: np.ndarray
+    held_b: np.ndarray
+    only_a: np.ndarray
+    only_b: np.ndarray
+    heads: np.ndarray
+    share: np.ndarray
+    step: np.ndarray
+    code: np.ndarray
+    glyph_first: np.ndarray
+    glyph_last: np.ndarray
+    colour_by: str
+    label_a: str
+    label_b: str | None
+    window: int
+    n: int
+    document: str
+
+    def columns(self):
+        """See `Table.columns`."""
+        columns = {
+            "token": np.arange(len(self.tokens)),
+            "text": [text.plain(t) for t in self.tokens],
+            "part": self.part,
+            "heads": self.heads,
+            "held by A": self.held_a,
+        }
+        if self.label_b is not None:
+            columns |= {
+                "held by B": self.held_b,
+                "only A": self.only_a,
+                "only B": self.only_b,
+                "class": [CLASSES[i] for i in self.code],
+            }
+        return columns
+
+    @property
+    def glyph_step(self) -> np.ndarray:
+        """Shade of each glyph, uint8 [G]: the mean share of its tokens."""
+        return steps(_per_glyph(self.share, self, np.add) / self.glyph_parts)
+
+    @property
+    def glyph_parts(self) -> np.ndarray:
+        """Tokens in each glyph, int32 [G]."""
+        return self.glyph_last - self.glyph_first + 1
+
+    @property
+    def glyph_partial(self) -> np.ndarray:
+        """Glyphs of several tokens of which some, not all, are held by any head, bool [G]."""
+        held = self.held_b if self.colour_by == "b" else self.held_a
+        some = _per_glyph((held > 0).astype(np.int32), self, np.add)
+        return (some > 0) & (some < self.glyph_parts)
+
+    @property
+    def glyph_code(self) -> np.ndarray:
+        """Class of each glyph, uint8 [G]: that of its tokens, MIXED where A and B differ in turn."""
+        counts = np.stack(
+            [_per_glyph((self.code == code).astype(np.int32), self, np.add) for code in range(len(CLASSES))]
+        )
+        code = counts.argmax(axis=0).astype(np.uint8)
+        differs = (counts[A_ONLY] > 0) | (counts[B_ONLY] > 0)
+        larger = np.where(counts[A_ONLY] >= counts[B_ONLY], A_ONLY, B_ONLY)
+        code = np.where(differs, larger, code)
+        mixed = ((counts[A_ONLY] > 0) & (counts[B_ONLY] > 0)) | (counts[MIXED] > 0)
+        return np.where(mixed, MIXED, code).astype(np.uint8)
+
+
+def _per_glyph(values: np.ndarray, table: DocumentTable, how: np.ufunc) -> np.ndarray:
+    return how.reduceat(values, table.glyph_first)
+
+
+def steps(share: np.ndarray) -> np.ndarray:
+    """Shade of a share, uint8: 0 only for none, the last only for all, thirds between."""
+    middle = 1 + np.floor(share * (TEXT_STEPS - 2)).clip(0, TEXT_STEPS - 3)
+    step = np.where(share <= 0, 0, np.where(share >= 1, TEXT_STEPS - 1, middle))
+    return step.astype(np.uint8)
+
+
+def classes(only_a, only_b, both, heads) -> np.ndarray:
+    """A against B per token, uint8 indices in CLASSES, from head counts (int arrays).
+
+    The larger of A-only and B-only if they differ by at least a tenth of the heads, else both or
+    neither by majority (both in a draw).
+    """
+    difference = np.abs(only_a - only_b)
+    differs = (difference > 0) & (difference >= LEAST_DIFFERENCE * heads - 1e-9)
+    neither = heads - only_a - only_b - both
+    agreed = np.where((both >= neither) & (both > 0), BOTH, NEITHER)
+    larger = np.where(only_a > only_b, A_ONLY, B_ONLY)
+    return np.where(differs, larger, agreed).astype(np.uint8)
+
+
+def document_tokens(
+    c: Comparison,
+    a: str,
+    b: str | None,
+    k: float | int,
+    colour_by: str = "a",
+    layer: int | None = None,
+    head: int | None = None,
+) -> DocumentTable:
+    """Who holds each token at budget k. colour_by: "a", "b" or "ab" (A against B)."""
+    if colour_by not in ("a", "b", "ab"):
+        raise InputError("Colour the text by A, by B, or by A against B.")
+    if b is None:
+        colour_by = "a"
+    total = len(c.prompt.tokens)
+    rows = slice(None) if layer is None else slice(layer, layer + 1)
+    columns = slice(None) if head is None else slice(head, head + 1)
+
+    heads_each = len(range(c.model.n_kv_heads)[columns])
+    holding = (~outside(c))[rows].sum(axis=0) * heads_each  # heads that can hold each token
+    of_a = need_kept(c, a, k)[rows, columns]
+    held_a = _heads(of_a)
+    if b is None:
+        held_b = only_a = only_b = np.zeros_like(held_a)
+        both = held_a
+        code = np.where(2 * held_a >= np.maximum(holding, 1), BOTH, NEITHER).astype(np.uint8)
+    else:
+        of_b = need_kept(c, b, k)[rows, columns]
+        held_b = _heads(of_b)
+        both = _heads(of_a & of_b)
+        only_a, only_b = held_a - both, held_b - both
+        code = classes(only_a, only_b, both, holding)
+
+    layers = len(range(c.model.n_layers)[rows])
+    heads = _extend(holding, total, layers * heads_each)
+    held_a = _extend(held_a, total, layers * heads_each)
+    held_b = _extend(held_b, total, 0 if b is None else layers * heads_each)
+    held = held_b if colour_by == "b" else held_a
+    share = (held / np.maximum(heads, 1)).astype(np.float32)
+    starts, ends, first, last = _spans(c)
+    window = _window(c, a)
+    return DocumentTable(
+        tokens=list(c.prompt.tokens),
+        start=starts,
+        end=ends,
+        part=_parts(c),
+        held_a=held_a,
+        held_b=held_b,
+        only_a=_extend(only_a, total, 0),
+        only_b=_extend(only_b, total, 0),
+        heads=heads,
+        share=share,
+        step=steps(share),
+        code=_extend(code, total, BOTH).astype(np.uint8),
+        glyph_first=first,
+        glyph_last=last,
+        colour_by=colour_by,
+        label_a=c.labels.get(a, a),
+        label_b=None if b is None else c.labels.get(b, b),
+        window=window,
+        n=c.n,
+        document=c.prompt.document,
+    )
+
+
+def _heads(mask: np.ndarray) -> np.ndarray:
+    """Entries a token: bool [L, Hkv, n] to int32 [n]."""
+    flat = mask.reshape(-1, mask.shape[-1]).view(np.uint8)
+    return flat.sum(axis=0, dtype=np.int32)
+
+
+def _extend(values: np.ndarray, total: int, fill: int) -> np.ndarray:
+    """Tokens from n on are not under compression: they are given `fill`."""
+    more = np.full(total - len(values), fill, dtype=np.int32)
+    return np.concatenate([values.astype(np.int32), more])
+
+
+def _spans(c: Comparison) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Character spans of tokens, and groups of tokens that share characters."""
+    offsets = c.prompt.offsets
+    spans = [(-1, -1) if o is None else o for o in offsets]
+    spans = np.asarray(spans, dtype=np.int32).reshape(-1, 2)
+    starts, ends = spans[:, 0], spans[:, 1]
+    inside = starts >= 0
+    # A token that starts before its predecessor's end lies in the same character. Tokens of no
+    # characters at all (a lone byte, a marker) join nothing.
+    joins = np.zeros(len(spans), dtype=bool)
+    joins[1:] = inside[1:] & inside[:-1] & (starts[1:] < ends[:-1]) & (ends[1:] > starts[1:])
+    first = np.flatnonzero(~joins).astype(np.int32)
+    last = np.append(first[1:], len(spans)).astype(np.int32) - 1
+    return starts, ends, first, last
+
+
+def _window(c: Comparison, method: str) -> int:
+    """Length of the observation window this method read, 0 if it has none."""
+    for v in c.variants:
+        if v.method == method and isinstance(v.options.get("window"), int):
+            return min(v.options["window"], c.n)
+    return 0
+
+
+def _parts(c: Comparison) -> list[str]:
+    document, question = c.prompt.document_span, c.prompt.question_span
+    parts = []
+    for token in range(len(c.prompt.tokens)):
+        if document[0] <= token < document[1]:
+            parts.append("document")
+        elif question[0] <= token < question[1]:
+            parts.append("question")
+        else:
+            parts.append("template")
+    return parts
+
+
+def rules(table: DocumentTable) -> list[tuple[str, int, int]]:
+    """What follows the text: (rule, first token, last token + 1) for template, question, window."""
+    found: list[tuple[str, int, int]] = []
+    for token, part in enumerate(table.part):
+        if part == "document":
+            continue
+        title = "Question" if part == "question" else "Template"
+        if found and found[-1][0] == title and found[-1][2] == token:
+            found[-1] = (title, found[-1][1], token + 1)
+        else:
+            found.append((title, token, token + 1))
+    if table.window:
+        title = f"Window (last {table.window} tokens, read by {table.label_a})"
+        found.append((title, table.n - table.window, table.n))
+    return found
+
+
+def word(table: DocumentTable, token: int) -> tuple[str, np.ndarray]:
+    """The word that a token belongs to, and its tokens in order (int [parts])."""
+    start, end = int(table.start[token]), int(table.end[token])
+    document = table.document
+    while start < end and document[start].isspace():
+        start += 1
+    while end > start and document[end - 1].isspace():
+        end -= 1
+    if start < 0 or start == end:
+        return table.tokens[token], np.array([token])
+    first, last = max(0, start - 40), min(len(document), end + 40)  # a page without spaces
+    while start > first and not document[start - 1].isspace():
+        start -= 1
+    while end < last and not document[end].isspace():
+        end += 1
+    inside = (table.start < end) & (table.end > start) & (table.start >= 0)
+    return document[start:end], np.flatnonzero(inside)
+
+
+def token_line(table: DocumentTable, token: int) -> str:
+    """ "token 412 '58213' part 1 of 5 · A 3 of 90 KV heads · B 41 of 90"."""
+    whole, parts = word(table, token)
+    said = f"token {token} '{text.plain(whole)}'"
+    if len(parts) > 1:
+        said += f" part {int(np.searchsorted(parts, token)) + 1} of {len(parts)}"
+    heads = int(table.heads[token])
+    said += f" · A {text.count(int(table.held_a[token]))} of {text.count(heads)} KV heads"
+    if table.label_b is not None:
+        said += f" · B {text.count(int(table.held_b[token]))} of {text.count(heads)}"
+    return said
+
+
+def glyph_line(table: DocumentTable, glyph: int) -> str:
+    """ "2 of 3 parts kept" for a character of several tokens, else ""."""
+    parts = int(table.glyph_parts[glyph])
+    if parts == 1:
+        return ""
+    first, last = int(table.glyph_first[glyph]), int(table.glyph_last[glyph])
+    held = table.held_b if table.colour_by == "b" else table.held_a
+    kept = int((held[first : last + 1] > 0).sum())
+    return f"{kept} of {parts} parts kept"
+
+
+def minimap(table: DocumentTable, rows: int) -> np.ndarray:
+    """Largest |A - B| share (one method: share dropped) in each of `rows` equal parts, float32.
+
+    Only document tokens count; the page draws one pixel a row.
+    """
+    held = np.array([p == "document" for p in table.part])
+    heads = np.maximum(table.heads, 1)
+    if table.label_b is None:
+        value = 1 - table.held_a / heads
+    else:
+        value = np.maximum(table.only_a, table.only_b) / heads
+    value = value[held].astype(np.float32)
+    if not len(value):
+        return np.zeros(0, dtype=np.float32)
+    edges = np.linspace(0, len(value), min(rows, len(value)) + 1).astype(np.int64)[:-1]
+    return np.maximum.reduceat(value, edges)
+
+
+def paragraphs(table: DocumentTable) -> list[tuple[int, int, bool]]:
+    """(first character, last + 1, A and B agree on every token) of each line of the document."""
+    breaks = [i + 1 for i, character in enumerate(table.document) if character == "\n"]
+    edges = [0, *(b for b in breaks if b < len(table.document)), len(table.document)]
+    differs = np.isin(table.code, (A_ONLY, B_ONLY, MIXED)) & (table.start >= 0)
+    at = np.searchsorted(edges, table.start[differs], side="right") - 1
+    disagreeing = set(at.tolist())
+    spans = list(zip(edges[:-1], edges[1:]))
+    return [(start, end, i not in disagreeing) for i, (start, end) in enumerate(spans)]
