@@ -120,6 +120,8 @@ class Variant:
     output_error  float32 [L, Hq], relative L2 change of each head's contribution, mean over probe queries.
     bytes         storage allocated for the prompt's entries; generated rows are not in it.
     tokens_kept   entries kept per KV head, averaged over layers and heads.
+    agreement     word F1 and exact match against the full cache's answer ("f1_full", "exact_full") and,
+                  where an expected answer was given, against that ("f1_expected", "exact_expected").
     first_difference  index of the first generated token that differs from the full cache's, or None.
     """
 
@@ -140,6 +142,7 @@ class Variant:
     bytes: int = 0
     tokens_kept: float = 0.0
     first_difference: int | None = None
+    agreement: dict[str, float] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     evictions: list[dict[str, Any]] = field(default_factory=list)  # decode-time eviction, one a cut

@@ -1,0 +1,35 @@
+"""kvviz: see what a KV-cache eviction method keeps, what it loses, and what that does to the answer.
+
+    model = kvviz.load_model("smollm2-135m")
+    prompt = kvviz.build_prompt(model, document=text, question="...")
+    result = kvviz.compare(model, prompt, methods=["snapkv", "criticalkv"], budgets=[0.5, 0.2])
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+# Imported at first use, so that a stored comparison opens without torch.
+_WHERE = {
+    "Comparison": "kvviz.comparison",
+    "KvvizError": "kvviz.errors",
+    "build_prompt": "kvviz.prompts",
+    "compare": "kvviz.run",
+    "compare_stream": "kvviz.run",
+    "list_methods": "kvviz.methods",
+    "load_comparison": "kvviz.comparison",
+    "load_model": "kvviz.models",
+    "prefill": "kvviz.trace",
+    "select": "kvviz.selection",
+    "wrap_model": "kvviz.models",
+}
+__all__ = sorted(_WHERE)
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str):
+    if name not in _WHERE:
+        raise AttributeError(f"module 'kvviz' has no attribute {name!r}")
+    value = getattr(import_module(_WHERE[name]), name)
+    globals()[name] = value
+    return value

@@ -1,0 +1,102 @@
+"""The cache that decodes: kept entries in ragged storage, one run of blocks a head.
+
+Evicted entries are not in it. Rows lie in flat blocks; every block belongs to one (variant, KV head), and
+remembers the true positions of its rows. The whole cache is a view of the trace, not a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from kvviz import kernels
+from kvviz.trace import BLOCK, Trace
+from kvviz.types import Selection
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Rows of one layer for the variants first .. first + count - 1 of a wave.
+
+    keys, values  [N, B, d]; positions int32 [N, B], -1 = empty slot; owner int32 [N], non-decreasing:
+    (variant - first) * Hkv + KV head.
+    """
+
+    first: int
+    count: int
+    keys: torch.Tensor
+    values: torch.Tensor
+    positions: torch.Tensor
+    owner: torch.Tensor
+
+    @property
+    def bytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in (self.keys, self.values, self.positions, self.owner))
+
+
+@dataclass(frozen=True)
+class PromptCache:
+    """The prompt's kept entries of all variants of one wave.
+
+    layers  list over layers of the Blocks that together hold every variant once.
+    bytes   storage allocated for each variant, slack and indices included.
+    """
+
+    layers: list[list[Blocks]]
+    bytes: list[int]
+    n: int
+
+
+def block_rows(n: int) -> int:
+    """Rows of a block: small for short prompts, where a block's slack would swallow what was saved."""
+    return 16 if n < 1024 else 32 if n < 4096 else 64 if n < 16384 else BLOCK
+
+
+def build_cache(trace: Trace, selections: Sequence[Selection | None]) -> PromptCache:
+    """Gather what each selection keeps; None is the whole cache and must come first if it comes at all."""
+    if None in selections[1:]:
+        raise AssertionError("the whole cache comes first")
+    whole = bool(selections) and selections[0] is None
+    kept = selections[1:] if whole else selections
+    bytes_ = [0] * len(selections)
+    layers = []
+    for index in range(trace.model.n_layers):
+        blocks = []
+        if whole:
+            blocks.append(_whole(trace, index))
+        if kept:
+            blocks.append(_gathered(trace, index, kept, len(selections) - len(kept), bytes_))
+        layers.append(blocks)
+    if whole:
+        bytes_[0] = trace.bytes
+    return PromptCache(layers, bytes_, trace.n)
+
+
+def _whole(trace: Trace, index: int) -> Blocks:
+    keys, values = trace.padded[0][index], trace.padded[1][index]
+    heads, rows, d = keys.shape
+    per_head = rows // BLOCK
+    positions = torch.arange(rows, dtype=torch.int32, device=keys.device)
+    positions = positions.masked_fill(positions >= trace.n, -1).view(per_head, BLOCK)
+    return Blocks(
+        0,
+        1,
+        keys.view(heads * per_head, BLOCK, d),
+        values.view(heads * per_head, BLOCK, d),
+        positions.repeat(heads, 1),
+        torch.arange(heads, dtype=torch.int32, device=keys.device).repeat_interleave(per_head),
+    )
+
+
+def _gathered(trace: Trace, index: int, selections, first: int, bytes_: list[int]) -> Blocks:
+    parts, owners = [], []
+    for i, selection in enumerate(selections):
+        mask = selection.mask[index].to(trace.keys[index].device)
+        part = kernels.gather_rows(trace.keys[index], trace.values[index], mask, block_rows(trace.n))
+        parts.append(part)
+        owners.append(part[3] + i * mask.shape[0])
+        bytes_[first + i] += sum(t.numel() * t.element_size() for t in part)
+    keys, values, positions = (torch.cat([p[k] for p in parts]) for k in range(3))
+    return Blocks(first, len(selections), keys, values, positions, torch.cat(owners))

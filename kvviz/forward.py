@@ -1,0 +1,60 @@
+"""One forward pass of the model with attention of our own.
+
+The model's own code runs, and calls back `attend(layer, query, key, value)` where it would call its
+attention. This goes through transformers' attention interface for the length of one call: the choice is
+put back afterwards, and no hook or attribute stays on the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextvars import ContextVar
+
+import torch
+from transformers import AttentionInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+from kvviz.models import Model
+
+# attend(layer index, query [B, Hq, T, d], key [B, Hkv, T, d], value [B, Hkv, T, d]) -> [B, Hq, T, d].
+# Keys and values are those of the T new tokens only; rotation is already applied.
+Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+
+_ATTEND: ContextVar[Attend | None] = ContextVar("kvviz_attend", default=None)
+_NAME = "kvviz"
+
+
+def _attention(module, query, key, value, attention_mask, **kwargs):
+    attend = _ATTEND.get()
+    if attend is None:  # another thread runs the same model while our choice is set
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
+    return attend(module.layer_idx, query, key, value).transpose(1, 2).contiguous(), None
+
+
+AttentionInterface.register(_NAME, _attention)
+
+
+@torch.no_grad()
+def forward(
+    model: Model,
+    input_ids: torch.Tensor,
+    positions: torch.Tensor,
+    attend: Attend,
+    logits_to_keep: int = 0,
+) -> torch.Tensor:
+    """Logits [B, T', V] for token ids [B, T] at true positions [B, T]; T' = logits_to_keep, 0 = all T."""
+    config = model.hf.config
+    with model.lock:
+        before = config._attn_implementation
+        token = _ATTEND.set(attend)
+        try:
+            config._attn_implementation = _NAME
+            return model.hf(
+                input_ids=input_ids.to(model.device),
+                position_ids=positions.to(model.device),
+                use_cache=False,
+                logits_to_keep=logits_to_keep,
+            ).logits
+        finally:
+            config._attn_implementation = before
+            _ATTEND.reset(token)

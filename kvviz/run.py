@@ -1,0 +1,496 @@
+"""A whole comparison, as a stream of events: read once, score, decode all variants together, measure."""
+
+from __future__ import annotations
+
+import math
+import platform
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+
+from kvviz.budgets import entries_of
+from kvviz.cache import build_cache
+from kvviz.comparison import Comparison
+from kvviz.decode import Answer, Sampling, Wave, feed_same, generate
+from kvviz.errors import Cancelled, InputError, NeedError
+from kvviz.measures import (
+    Probes,
+    exact_match,
+    first_difference,
+    kl_divergence,
+    output_errors,
+    token_effects,
+    token_f1,
+)
+from kvviz.methods import Method
+from kvviz.models import Model
+from kvviz.prompts import find_marks
+from kvviz.selection import accounts, label_of, parse_method, score_layer, select
+from kvviz.settings import settings
+from kvviz.trace import Trace, prefill_steps
+from kvviz.types import QUESTION_AWARE, Event, Prompt, Selection, Variant
+
+MEASURES = ("kl", "output_error")
+STOPS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
+CONTROLLED = {"window": 32, "pool": 7, "pool_kind": "avg", "group": "mean"}
+_STOP_BYTES = 128 * 2**20  # kept masks at the slider's stops are stored up to this much
+_EVENT_SECONDS = 0.2
+
+
+def compare(
+    model: Model,
+    prompt: Prompt,
+    methods: Sequence[str],
+    budgets: Sequence[float | int],
+    max_new_tokens: int = 64,
+    measures: Sequence[str] = MEASURES,
+    events: Callable[[Event], None] | None = None,
+    cancel: threading.Event | None = None,
+    **settings: Any,
+) -> Comparison:
+    """Answers and losses of `methods` x `budgets` on one prompt, with the full cache beside them.
+
+    methods   ids, or ids with options: "snapkv", "snapkv:window=16,allocation=global".
+    budgets   shares of n in (0, 1] or whole numbers (entries per KV head).
+    measures  of "kl" and "output_error"; () decodes only.
+    events    is called with every `Event`; set `cancel` to stop: what is finished comes back.
+
+    Further settings are those of `compare_stream`. Raises InputError with a sentence for a person.
+    """
+    result = None
+    for event in compare_stream(
+        model, prompt, methods, budgets, max_new_tokens, measures, cancel=cancel, **settings
+    ):
+        result = event.result
+        if events:
+            events(event)
+    return result
+
+
+def compare_stream(
+    model: Model,
+    prompt: Prompt,
+    methods: Sequence[str],
+    budgets: Sequence[float | int],
+    max_new_tokens: int = 64,
+    measures: Sequence[str] = MEASURES,
+    *,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    controlled: bool = False,
+    expected: str | None = None,
+    temperature: float = 0.0,
+    top_p: float = 1.0,
+    seed: int = 0,
+    lenses: bool = False,
+    trace: Trace | None = None,
+    cancel: threading.Event | None = None,
+) -> Iterator[Event]:
+    """The same as an iterator of events; the last one carries the result, also after a stop.
+
+    options     {method name: {option: value}}.
+    controlled  give every windowed method the same window, pooling and group reduction.
+    lenses      also store what the app's views need: kept sets and errors at the slider's stops,
+                scores, attention and single-token effects.
+    trace       an earlier trace of the same tokens, so that nothing is read again.
+    """
+    run = _Run(
+        model,
+        prompt,
+        _plan(prompt, methods, budgets, options or {}, controlled),
+        [_budget(b, prompt.n_compressible) for b in budgets],
+        max_new_tokens,
+        tuple(measures),
+        Sampling(temperature, top_p, seed),
+        expected,
+        lenses,
+        controlled,
+        trace,
+        cancel,
+    )
+    run.check()
+    yield from run.events()
+
+
+@dataclass(frozen=True)
+class _Planned:
+    name: str  # as it was asked for; unique in a run
+    method: Method
+    own: dict[str, Any]
+    used: dict[str, Any]
+
+
+def _plan(prompt, methods, budgets, options, controlled) -> list[_Planned]:
+    if isinstance(methods, str):
+        methods = [methods]
+    if not methods:
+        raise InputError("Choose at least one method.")
+    if not budgets:
+        raise InputError("Choose at least one budget between 1% and 100%.")
+    double = [m for m in methods if list(methods).count(m) > 1]
+    if double:
+        raise InputError(f"{double[0]} is chosen twice. Choose each method once, or give them different options.")
+    plan = []
+    for name in methods:
+        method, inline = parse_method(name)
+        given = {**inline, **options.get(name, {})}
+        own = method.resolve(given)
+        window = given.get("window")
+        if isinstance(window, int) and window > prompt.n_compressible:
+            raise InputError(
+                f"The window ({window}) is longer than the prompt ({prompt.n_compressible}). "
+                "Choose a smaller window."
+            )
+        shared = {k: v for k, v in CONTROLLED.items() if k in method.options} if controlled else {}
+        plan.append(_Planned(name, method, own, method.resolve({**given, **shared})))
+    return plan
+
+
+def _budget(budget: float | int, n: int) -> float | int:
+    entries_of(budget, n)
+    return budget
+
+
+class _Run:
+    """One comparison on its way. Methods are in the order in which they happen."""
+
+    def __init__(
+        self, model, prompt, plan, budgets, max_new_tokens, measures, sampling, expected, lenses, controlled,
+        trace, cancel,
+    ):  # fmt: skip
+        self.model, self.prompt, self.plan, self.budgets = model, prompt, plan, budgets
+        self.max_new_tokens, self.measures, self.sampling = max_new_tokens, measures, sampling
+        self.expected, self.lenses, self.controlled = expected or None, lenses, controlled
+        self.trace, self.cancel = trace, cancel
+        self.n = prompt.n_compressible
+        self.suffix = prompt.input_ids[self.n :].tolist()
+        self.selections: dict[tuple[str, float | int], Selection] = {}
+        self.full = Variant("full", "Full cache", 1.0, self.n, {}, None, tokens_kept=float(self.n))
+        self.variants: list[Variant] = []
+        self.probes: Probes | None = None
+        self.full_logits: list[torch.Tensor] = []
+        self.seconds: dict[str, float] = {}
+        self.notes: list[str] = list(prompt.notes)
+        self.tables: dict[str, Any] = {}
+
+    def check(self) -> None:
+        limits = settings()
+        count = len(self.plan) * len(self.budgets)
+        if count > limits.max_variants:
+            raise InputError(
+                f"{count} answers (methods x budgets) are more than the {limits.max_variants} allowed in one "
+                "run. Choose fewer methods or budgets."
+            )
+        if not 1 <= self.max_new_tokens <= limits.max_new_tokens:
+            raise InputError(f"New tokens lie between 1 and {limits.max_new_tokens}, not {self.max_new_tokens}.")
+        unknown = [m for m in self.measures if m not in MEASURES]
+        if unknown:
+            raise InputError(f"There is no measure {unknown[0]!r}. Choose from: {', '.join(MEASURES)}.")
+        if len({entries_of(b, self.n) for b in self.budgets}) < len(set(self.budgets)):
+            self.notes.append("Some budgets keep the same number of tokens of this prompt.")
+        if len(set(self.budgets)) < len(self.budgets):
+            raise InputError("A budget is chosen twice. Choose each budget once.")
+        if self.trace is not None and not torch.equal(
+            self.trace.prompt.input_ids[: self.trace.n].cpu(), self.prompt.input_ids[: self.n].cpu()
+        ):
+            raise InputError("This trace was made from other tokens. Prefill again for this prompt.")
+
+    def events(self) -> Iterator[Event]:
+        stopped = False
+        try:
+            for stage in (self._read, self._score, self._decode, self._errors, self._lenses):
+                started = time.perf_counter()
+                yield from stage()
+                self.seconds[stage.__name__.strip("_")] = time.perf_counter() - started
+        except Cancelled:
+            stopped = True
+            done = sum(bool(v.finished) for v in self.variants)
+            total = len(self.plan) * len(self.budgets)
+            self.notes.append(f"Stopped. {done} of {total} answers are finished and shown.")
+        message = self.notes[-1] if stopped else "Done"
+        yield Event("done", message, 1, 1, 0.0, result=None if self.trace is None else self._result())
+
+    # -- read ---------------------------------------------------------------------------------------
+
+    def _read(self) -> Iterator[Event]:
+        needs = frozenset(n for p in self.plan for n in p.method.needs_with(p.used))
+        if self.trace is not None:
+            missing = needs - self.trace.needs
+            if missing:
+                raise NeedError(f"This trace was made without {sorted(missing)[0]}. Prefill again for these methods.")
+            return
+        started = time.perf_counter()
+        yield Event("prefill", f"Reading the document, 0 of {self.n:,} tokens", 0, self.n)
+        steps = prefill_steps(self.model, self.prompt, needs, self.cancel)
+        while True:
+            try:
+                done, total = next(steps)
+            except StopIteration as stop:
+                self.trace = stop.value
+                return
+            left = (time.perf_counter() - started) / done * (total - done)
+            yield Event("prefill", f"Reading the document, {done:,} of {total:,} tokens", done, total, left)
+
+    # -- score --------------------------------------------------------------------------------------
+
+    def _score(self) -> Iterator[Event]:
+        """Score layer by layer, all methods and all places where a context may end, then select."""
+        trace = self.trace
+        budgets = [*self.budgets, *(self._stops() if self.lenses else ())]
+        wanted = {}
+        for p in self.plan:
+            for budget in budgets:
+                rows = accounts(trace, p.method, p.used, entries_of(budget, self.n))
+                contexts = [a.context for a in rows]
+                wanted[p.name, tuple(contexts)] = (p.method, p.used, contexts)
+        layers = self.model.n_layers
+        for index in range(layers):
+            self._alive()
+            score_layer(trace, index, list(wanted.values()))
+            if index % 4 == 3 or index == layers - 1:
+                yield Event("score", f"Scoring layer {index + 1} of {layers}", index + 1, layers)
+        for p in self.plan:
+            for budget in self.budgets:
+                self._alive()
+                selection = select(trace, p.name, budget, **self._given(p))
+                self.selections[p.name, budget] = selection
+                kept = float(selection.budgets.float().mean())
+                self.variants.append(
+                    Variant(
+                        p.name, selection.label, budget, selection.entries, selection.options, selection,
+                        tokens_kept=int(kept) if kept.is_integer() else kept, notes=list(selection.notes),
+                        seconds={"select": selection.seconds},
+                    )
+                )  # fmt: skip
+
+    @staticmethod
+    def _given(p: _Planned) -> dict[str, Any]:
+        return dict(p.used)
+
+    def _stops(self) -> tuple[float, ...]:
+        size = self.model.n_layers * self.model.n_kv_heads * self.n / 8 * len(STOPS) * len(self.plan)
+        return STOPS if size <= _STOP_BYTES else ()
+
+    # -- decode -------------------------------------------------------------------------------------
+
+    def _decode(self) -> Iterator[Event]:
+        waves = self._waves()
+        for number, variants in enumerate(waves, 1):
+            yield from self._decode_wave(variants, number, len(waves))
+
+    def _waves(self) -> list[list[Variant]]:
+        """The full cache and all variants, in as few waves as the memory for caches allows."""
+        per_entry = 2 * self.model.head_dim * self.trace.keys[0].element_size()
+        limit = settings().wave_bytes
+        waves, used = [[self.full]], 0
+        for variant in self.variants:
+            size = int(variant.selection.budgets.sum()) * per_entry
+            if used and used + size > limit:
+                waves.append([])
+                used = 0
+            waves[-1].append(variant)
+            used += size
+        return waves
+
+    def _decode_wave(self, variants: list[Variant], number: int, waves: int) -> Iterator[Event]:
+        self._alive()
+        cache = build_cache(self.trace, [v.selection for v in variants])
+        for variant, size in zip(variants, cache.bytes):
+            variant.bytes = size
+        wave = Wave(self.model, cache, len(self.suffix) + self.max_new_tokens, self.cancel)
+        first = self._first_logits(wave)
+        answers = [Answer() for _ in variants]
+        steps = generate(wave, first, self.max_new_tokens, self.model.stop_ids, self.sampling, answers)
+        started = shown = time.perf_counter()
+        try:
+            for step, _ in enumerate(steps, 1):
+                now = time.perf_counter()
+                if now - shown < _EVENT_SECONDS and step > 1:
+                    continue
+                shown = now
+                left = (now - started) / step * (self.max_new_tokens - step) * (1 if number == waves else 2)
+                where = f" (part {number} of {waves})" if waves > 1 else ""
+                texts = {v.key: self._text(a.token_ids, whole=False) for v, a in zip(variants, answers)}
+                message = f"Writing {len(variants)} answers{where}, token {step} of at most {self.max_new_tokens}"
+                yield Event("decode", message, step, self.max_new_tokens, left, texts)
+        finally:
+            for variant, answer in zip(variants, answers):
+                self._write(variant, answer)
+        texts = {v.key: v.text for v in variants}
+        yield Event("decode", f"{len(variants)} answers written", 1, 1, None, texts)
+        if "kl" in self.measures or "output_error" in self.measures or self.lenses:
+            yield Event("measure", "Comparing next-token distributions", number, waves)
+            self._teacher_force(wave, variants, first)
+
+    def _first_logits(self, wave: Wave) -> torch.Tensor:
+        """What predicts the first new token: the full prefill, or the question on each variant's cache."""
+        if not self.suffix:
+            return self.trace.last_logits.expand(wave.size, -1)
+        for logits in feed_same(wave, self.suffix, every=False):
+            last = logits[:, -1]
+        return last
+
+    def _teacher_force(self, wave: Wave, variants: list[Variant], first: torch.Tensor) -> None:
+        """Feed the full cache's answer to every variant: KL a step, and the full run's probe queries."""
+        answer = self.full.token_ids
+        wave.truncate(len(self.suffix))
+        lead = variants[0] is self.full
+        queries: dict[int, list[torch.Tensor]] = {}
+        divergence = [kl_divergence(self._full_logits(lead, first[0], 0), first)[:, None]]
+        step = 1
+        for logits in feed_same(wave, answer, every=True) if not lead else self._recorded(wave, answer, queries):
+            for t in range(logits.shape[1]):
+                if step < len(answer):
+                    full = self._full_logits(lead, logits[0, t], step)
+                    divergence.append(kl_divergence(full, logits[:, t])[:, None])
+                step += 1
+        if "kl" in self.measures:
+            for variant, row in zip(variants, torch.cat(divergence, 1)):
+                variant.kl = row.float().cpu().numpy()
+        if lead:
+            layers = range(self.model.n_layers)
+            self.probes = Probes(
+                [torch.cat(queries[i], 1) for i in layers],
+                [tuple(side.clone() for side in wave.tail_rows(i)) for i in layers],
+            )
+
+    def _full_logits(self, lead: bool, logits: torch.Tensor, step: int) -> torch.Tensor:
+        if lead:
+            self.full_logits.append(logits)
+        return self.full_logits[step]
+
+    @staticmethod
+    def _recorded(wave: Wave, answer, queries) -> Iterator[torch.Tensor]:
+        """feed_same that also keeps the queries of the full cache's row."""
+        wave.recorded = {}
+        for logits in feed_same(wave, answer, every=True):
+            for index, rows in wave.recorded.items():
+                queries.setdefault(index, []).append(rows)
+            yield logits
+        wave.recorded = None
+
+    def _write(self, variant: Variant, answer: Answer) -> None:
+        variant.token_ids = list(answer.token_ids)
+        variant.tokens = [self.model.tokenizer.decode([t]) for t in answer.token_ids]
+        variant.text = self._text(answer.token_ids, whole=True)
+        variant.finished = answer.finished or "cancelled"
+        variant.first_difference = first_difference(self.full.token_ids, variant.token_ids)
+        variant.agreement = {
+            "f1_full": token_f1(variant.text, self.full.text),
+            "exact_full": float(exact_match(variant.text, self.full.text)),
+        }
+        if self.expected:
+            variant.agreement["f1_expected"] = token_f1(variant.text, self.expected)
+            variant.agreement["exact_expected"] = float(exact_match(variant.text, self.expected))
+
+    def _text(self, token_ids: list[int], whole: bool) -> str:
+        """Decoded answer; while it is being written, bytes of an unfinished character are held back."""
+        text = self.model.tokenizer.decode(token_ids, skip_special_tokens=True)
+        return text if whole else text.rstrip("\ufffd")
+
+    # -- measure ------------------------------------------------------------------------------------
+
+    def _errors(self) -> Iterator[Event]:
+        if "output_error" not in self.measures or self.probes is None:
+            return
+        masks = [v.selection.mask for v in self.variants]
+        for done, errors in output_errors(self.trace, self.probes, masks):
+            self._alive()
+            if done % 5 == 0:
+                yield Event("measure", "Measuring output errors", done, self.model.n_layers)
+        for variant, error in zip(self.variants, errors):
+            variant.output_error, variant.output_error_l1 = error.l2, error.l1
+            variant.layer_error = error.layer
+
+    def _lenses(self) -> Iterator[Event]:
+        """What the app's views need besides the answers."""
+        if not self.lenses or self.probes is None:
+            return
+        yield Event("measure", "Effects of single tokens", 0, 1 + len(self.plan))
+        window = min(32, self.n)
+        attention = [self.trace.window_attention(i, window).mean(1) for i in range(self.model.n_layers)]
+        grouped = torch.stack(attention).unflatten(1, (self.model.n_kv_heads, -1)).mean(2)
+        self.tables["lenses"] = {
+            "attention": grouped.float().cpu().numpy(),
+            "effect": token_effects(self.trace, self.probes),
+        }
+        names = ("kept_bits", "protected_bits", "stop_entries", "stop_errors", "scores")
+        self.tables.update({name: {} for name in names})
+        for number, p in enumerate(self.plan, 1):
+            self._alive()
+            yield Event("measure", f"{label_of(p.method, p.used)} at every budget", number, 1 + len(self.plan))
+            self._stops_of(p)
+
+    def _stops_of(self, p: _Planned) -> None:
+        stops = self._stops()
+        largest = max(self.budgets, key=lambda b: entries_of(b, self.n))
+        self.tables["scores"][p.name] = _stack(self.selections[p.name, largest].scores)
+        if not stops:
+            return
+        chosen = [select(self.trace, p.name, stop, **self._given(p)) for stop in stops]
+        for _, errors in output_errors(self.trace, self.probes, [s.mask for s in chosen]):
+            self._alive()
+        flat = (len(stops), -1, self.n)
+        kept = np.stack([_stack(s.mask) for s in chosen]).reshape(flat)
+        rule = np.stack([s.protected.cpu().numpy() for s in chosen]).reshape(flat)
+        self.tables["kept_bits"][p.name] = np.packbits(kept, axis=-1)
+        self.tables["protected_bits"][p.name] = np.packbits(rule, axis=-1)
+        self.tables["stop_entries"][p.name] = np.array([s.entries for s in chosen])
+        self.tables["stop_errors"][p.name] = np.stack([e.l2 for e in errors])
+
+    def _alive(self) -> None:
+        if self.cancel is not None and self.cancel.is_set():
+            raise Cancelled("Stopped.")
+
+    def _result(self) -> Comparison:
+        finished = [v for v in self.variants if v.finished]
+        return Comparison(
+            model=self.model.info,
+            prompt=self.prompt,
+            settings=self._settings(),
+            full=self.full,
+            variants=finished,
+            bytes_full=self.trace.bytes,
+            marks=find_marks(self.prompt, self.expected) if self.expected else [],
+            expected=self.expected,
+            stops=self._stops() if self.tables.get("kept_bits") else (),
+            seconds={**self.trace.seconds, **self.seconds},
+            notes=self.notes,
+            **self.tables,
+        )
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            "methods": {p.name: {"own": _plain(p.own), "used": _plain(p.used)} for p in self.plan},
+            "budgets": list(self.budgets),
+            "max_new_tokens": self.max_new_tokens,
+            "measures": list(self.measures),
+            "temperature": self.sampling.temperature,
+            "top_p": self.sampling.top_p,
+            "seed": self.sampling.seed,
+            "controlled": self.controlled,
+            "protocol": self.prompt.protocol,
+            "first_step_shared": self.prompt.protocol == QUESTION_AWARE,
+            "probe": "the full cache's answer tokens",
+            "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "weights": self.model.weights_hash,
+            "versions": {
+                "torch": torch.__version__,
+                "transformers": transformers.__version__,
+                "python": platform.python_version(),
+            },
+        }
+
+
+def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
+    return {k: v for k, v in options.items() if not (isinstance(v, float) and not math.isfinite(v))}
+
+
+def _stack(rows) -> np.ndarray:
+    return np.stack([row.cpu().numpy() for row in rows])

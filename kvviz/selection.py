@@ -1,0 +1,265 @@
+"""Selection: scores + budgets + protected tokens -> what is kept, with exact counts.
+
+The only place that ranks. Protected tokens are a boolean mask, never a large score. Order everywhere:
+score descending, then earlier position, then lower KV head, then lower layer.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kvviz.budgets import ALLOCATORS, Candidates, allocate, entries_of, rank
+from kvviz.errors import InputError
+from kvviz.methods import Method, get_method
+from kvviz.methods.base import LayerView, Scores
+from kvviz.trace import Trace
+from kvviz.types import Selection
+
+
+@dataclass(frozen=True)
+class LayerAccount:
+    """One layer's share of the bargain: rows visible, kept, protected at either end."""
+
+    rows: int  # n_l, candidates in all
+    entries: int  # b_l = min(b, n_l)
+    recent: int  # W', the latest rows, kept by rule
+    sinks: int  # the first rows, kept by rule
+
+    @property
+    def context(self) -> int:
+        """Rows before the protected recent ones."""
+        return self.rows - self.recent
+
+    @property
+    def budget(self) -> int:
+        """Context entries to be chosen by score, per head on average."""
+        return self.entries - self.recent - self.sinks
+
+
+def protected_counts(method: Method, options: Mapping[str, Any], b: int) -> tuple[int, int]:
+    """(W', sinks) protected at budget b: at most half the budget is recent tokens, sinks fit the rest."""
+    if options["protect"] is not None:
+        recent = min(options["protect"], b)
+    elif method.protect is not None:
+        recent = min(method.protect(b, options), b)
+    elif "window" in options:
+        recent = min(options["window"], max(1, b // 2))
+    else:
+        recent = 0
+    return recent, max(0, min(options.get("sinks", 0), b - recent))
+
+
+def accounts(trace: Trace, method: Method, options: Mapping[str, Any], b: int) -> list[LayerAccount]:
+    """The account of every layer. In a sliding layer only the rows still visible are candidates."""
+    recent, sinks = protected_counts(method, options, b)
+    out = []
+    for index in range(trace.model.n_layers):
+        rows = trace.rows(index)
+        entries = min(b, rows)
+        w = min(recent, entries)
+        whole = rows == trace.n  # a sliding layer no longer holds the first tokens
+        out.append(LayerAccount(rows, entries, w, min(sinks, entries - w) if whole else 0))
+    return out
+
+
+def score_layers(trace: Trace, method: Method, options: Mapping[str, Any], contexts: list[int]) -> list[Scores]:
+    """Scores of every layer for its leading `contexts[l]` rows; kept with the trace for the next budget."""
+    key = _key(method, options, contexts)
+    if key not in trace.memo:
+        for index in range(trace.model.n_layers):
+            score_layer(trace, index, [(method, options, contexts)])
+    return trace.memo[key]
+
+
+def score_layer(trace: Trace, index: int, wanted: list[tuple[Method, Mapping[str, Any], list[int]]]) -> None:
+    """Score one layer for several methods at once, so that they share its window attention."""
+    memo: dict[Any, torch.Tensor] = {}
+    for method, options, contexts in wanted:
+        rows = trace.memo.setdefault(_key(method, options, contexts), [])
+        if len(rows) == index:
+            rows.append(method.score(LayerView(trace, index, contexts[index], memo), options))
+
+
+_NOT_SCORING = ("allocation", "protect", "safeguard", "rule", "normalise", "beta", "layer_weights", "stage1")
+
+
+def _key(method: Method, options: Mapping[str, Any], contexts: list[int]) -> tuple:
+    """Scores depend on the method, its scoring options and where the context ends, on nothing else."""
+    scoring = tuple(sorted((k, str(v)) for k, v in options.items() if k not in _NOT_SCORING))
+    return ("scores", method.id, scoring, tuple(contexts))
+
+
+def parse_method(name: str) -> tuple[Method, dict[str, Any]]:
+    """"snapkv" or "snapkv:window=16,allocation=global" -> the method and its options."""
+    method_id, _, text = name.partition(":")
+    options: dict[str, Any] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        key, equals, value = part.partition("=")
+        if not equals:
+            raise InputError(f"Write options as name=value: {part!r} in {name!r} is not.")
+        options[key.strip()] = _value(value.strip())
+    return get_method(method_id.strip()), options
+
+
+def _value(text: str) -> Any:
+    words = {"true": True, "false": False, "none": None}
+    if text.lower() in words:
+        return words[text.lower()]
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text
+
+
+def label_of(method: Method, options: Mapping[str, Any]) -> str:
+    """What a person reads: "SnapKV", or "SnapKV with global" where the allocation is not its own."""
+    if options["allocation"] == method.allocation:
+        return method.label
+    return f"{method.label} with {ALLOCATORS[options['allocation']].label}"
+
+
+def select(trace: Trace, method: str, budget: float | int, **options: Any) -> Selection:
+    """What `method` keeps of `trace` at `budget` (a share of n, or entries per KV head).
+
+    options are the method's own (see `list_methods`), `allocation`, `protect` and `preset`. The result
+    keeps exactly L * Hkv * b entries (in a sliding layer b is at most the rows still visible). Raises
+    InputError for an unknown method, option or budget, NeedError where the trace lacks something.
+    """
+    started = time.perf_counter()
+    spec, inline = parse_method(method)
+    resolved = spec.resolve({**inline, **options})
+    if resolved["allocation"] not in ALLOCATORS:
+        allocate(resolved["allocation"], [], resolved)
+    missing = spec.needs_with(resolved) - set(trace.extras)
+    if missing:
+        trace.extra(sorted(missing)[0], 0)
+    b = entries_of(budget, trace.n)
+    rows = accounts(trace, spec, resolved, b)
+    scores = score_layers(trace, spec, resolved, [a.context for a in rows])
+    counts = _context_counts(rows, scores, resolved)
+    picked = _pick_all(trace, rows, scores, counts, resolved)
+    notes = list(_notes(trace, spec, resolved, b, rows))
+    return Selection(
+        method=method,
+        label=label_of(spec, resolved),
+        budget=budget,
+        entries=b,
+        options=resolved,
+        scope=ALLOCATORS[resolved["allocation"]].scope,
+        notes=notes,
+        seconds=time.perf_counter() - started,
+        **picked,
+    )
+
+
+def _context_counts(rows: list[LayerAccount], scores: list[Scores], options) -> list[torch.Tensor]:
+    """Context entries of every head, int64 [Hkv] a layer; protected sinks are not candidates."""
+    candidates = [
+        Candidates(
+            torch.nan_to_num(s.values[:, a.sinks :], nan=float("-inf")),
+            None if s.first is None else s.first[:, a.sinks :],
+            a.budget,
+            s.weight,
+        )
+        for a, s in zip(rows, scores)
+    ]
+    return allocate(options["allocation"], candidates, options)
+
+
+def _pick_all(trace, rows, scores, counts, options) -> dict[str, Any]:
+    layers, hkv, n = trace.model.n_layers, trace.model.n_kv_heads, trace.n
+    stage = torch.zeros(layers, hkv, n, dtype=torch.int8)
+    cutoff = torch.full((layers, hkv), float("nan"))
+    protected = torch.zeros(layers, hkv, n, dtype=torch.bool)
+    values, raws, firsts = [], [], []
+    two_stage = scores[0].second is not None
+    ranks = _ranks(trace, rows, scores)
+    for index, (a, s, count) in enumerate(zip(rows, scores, counts)):
+        begin = n - a.rows  # where this layer's visible rows start
+        lo, hi = begin + a.sinks, begin + a.context
+        protected[index, :, begin:lo] = True
+        protected[index, :, hi:] = True
+        deciding = (s.second if two_stage else s.values)[:, a.sinks :].cpu()
+        deciding = torch.nan_to_num(deciding, nan=float("-inf"))
+        k = count[:, None]
+        if two_stage:
+            k1 = (k * options["stage1"]).floor().long()
+            passed = ranks[index] < k1
+            kept = rank(deciding, passed) < k
+        elif s.first is not None:
+            passed = s.first[:, a.sinks :].cpu()
+            kept = ranks[index] < k
+        else:
+            passed, kept = None, ranks[index] < k
+        codes = kept.to(torch.int8)
+        if passed is not None:
+            codes = torch.where(passed, codes, codes * 2)  # 1: passed stage 1, 2: chosen after it
+        stage[index, :, lo:hi] = codes
+        by_score = kept if passed is None else kept & ~passed
+        worst = deciding.masked_fill(~by_score, float("inf")).amin(-1) if hi > lo else cutoff[index]
+        cutoff[index] = torch.where(torch.isinf(worst), torch.nan, worst)
+        values.append(_widen(s.second if two_stage else s.values, n, lo, hi, a.sinks))
+        raw = s.raw if s.raw is not None else s.values
+        raws.append(_widen(raw, n, lo, hi, a.sinks))
+        firsts.append(_widen(s.values, n, lo, hi, a.sinks))
+    stage.masked_fill_(protected, 3)
+    mask = stage > 0
+    return {
+        "mask": list(mask),
+        "scores": values,
+        "scores_raw": raws,
+        "budgets": mask.sum(-1),
+        "protected": protected,
+        "stage": stage,
+        "cutoff": cutoff,
+        "first_scores": firsts if two_stage else None,
+    }
+
+
+def _ranks(trace: Trace, rows: list[LayerAccount], scores: list[Scores]) -> list[torch.Tensor]:
+    """Place of every candidate in its head, by the first-stage score; kept for the next budget."""
+    key = ("ranks", id(scores), tuple(a.sinks for a in rows))
+    if key not in trace.memo:
+        trace.memo[key] = [
+            rank(
+                torch.nan_to_num(s.values[:, a.sinks :], nan=float("-inf")),
+                s.first[:, a.sinks :] if s.first is not None and s.second is None else None,
+            )
+            for a, s in zip(rows, scores)
+        ]
+    return trace.memo[key]
+
+
+def _widen(scores: torch.Tensor, n: int, lo: int, hi: int, sinks: int) -> torch.Tensor:
+    """Context scores to all n tokens, NaN where there is none: float32 [Hkv, n]."""
+    out = torch.full((scores.shape[0], n), float("nan"))
+    out[:, lo:hi] = scores[:, sinks:].float().cpu()
+    return out
+
+
+def _notes(trace: Trace, spec: Method, options, b: int, rows: list[LayerAccount]):
+    if b == trace.n:
+        yield f"{spec.label} kept everything at this budget: nothing was evicted."
+    window = options.get("window")
+    if window is not None and window > trace.n:
+        yield f"The observation window was cut from {window} to the {trace.n} tokens there are."
+    if window is not None and rows[0].recent < min(window, trace.n):
+        yield (
+            f"Of the window's {min(window, trace.n)} tokens the last {rows[0].recent} are protected: "
+            "more would leave too little of this budget."
+        )
+    short = [i for i, a in enumerate(rows) if a.rows < trace.n]
+    if short:
+        yield (
+            f"{len(short)} of {len(rows)} layers slide: only the last {min(rows[i].rows for i in short)} tokens "
+            "are held there, and the budget is at most that."
+        )
+    if spec.reconstructed:
+        yield f"Reconstructed: {spec.reconstructed}."
