@@ -83,9 +83,7 @@ FAMILIES: tuple[Family, ...] = (
     Family("mistral", "Mistral", _window_of_config, _rotary_shared),
     Family("qwen2", "Qwen2 and Qwen2.5", _window_of_layer, _rotary_shared),
     Family("qwen3", "Qwen3", _window_of_layer, _rotary_shared),
-    Family(
-        "gemma3_text", "Gemma 3", _window_of_layer, _rotary_of_layer_type, objects=_gemma3_objects
-    ),
+    Family("gemma3_text", "Gemma 3", _window_of_layer, _rotary_of_layer_type, objects=_gemma3_objects),
     Family(
         "gemma3",
         "Gemma 3 (with images)",
@@ -126,8 +124,7 @@ def family_of(config: Any, id: str) -> Family:
         return family
     served = ", ".join(dict.fromkeys(f.label for f in FAMILIES if "images" not in f.label))
     raise ModelError(
-        f"{id} is a {model_type} model, which kvviz cannot serve: {reason}. "
-        f"Served families: {served}."
+        f"{id} is a {model_type} model, which kvviz cannot serve: {reason}. Served families: {served}."
     )
 
 
@@ -290,9 +287,7 @@ def wrap_model(
         windows=tuple(layer.window for layer in layers),
         max_tokens=_max_tokens(config),
     )
-    return Model(
-        hf_model, tokenizer, id, info, _stop_ids(hf_model, tokenizer), family, layers, tuple(notes)
-    )
+    return Model(hf_model, tokenizer, id, info, _stop_ids(hf_model, tokenizer), family, layers, tuple(notes))
 
 
 def _check_plain_model(hf_model: Any, tokenizer: Any, id: str) -> None:
@@ -300,22 +295,16 @@ def _check_plain_model(hf_model: Any, tokenizer: Any, id: str) -> None:
     if isinstance(hf_model, Pipeline):
         raise ModelError(f"{id} is a {kind}; pass its .model and .tokenizer instead.")
     if hasattr(hf_model, "merge_and_unload") or getattr(hf_model, "_hf_peft_config_loaded", False):
-        raise ModelError(
-            f"{id} carries an adapter; merge it (merge_and_unload) and pass the result."
-        )
+        raise ModelError(f"{id} carries an adapter; merge it (merge_and_unload) and pass the result.")
     if hasattr(hf_model, "_orig_mod"):
-        raise ModelError(
-            f"{id} is a compiled model; pass the model as it was before torch.compile."
-        )
+        raise ModelError(f"{id} is a compiled model; pass the model as it was before torch.compile.")
     if not isinstance(hf_model, PreTrainedModel):
         raise ModelError(f"{id} is a {kind}; kvviz needs a transformers model.")
     if tokenizer is None:
         raise ModelError(f"{id} came without a tokenizer; kvviz needs one to read a document.")
     family_of(hf_model.config, id)
     if hf_model.get_output_embeddings() is None:
-        raise ModelError(
-            f"{id} is a {kind}, which has no language-model head to generate text with."
-        )
+        raise ModelError(f"{id} is a {kind}, which has no language-model head to generate text with.")
 
 
 def _check_projections(layers: tuple[Layer, ...], id: str) -> None:

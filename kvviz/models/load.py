@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub import get_hf_file_metadata, hf_hub_url
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as hf_logging
 
@@ -53,20 +54,18 @@ def load_model(
     notes: list[str] = []
     with _quiet_bars():
         if offered and offered.source is None:
-            source, notes = converted_folder(
-                EMBEDDED, embedded_key(), numbers, limits.cache, None, say
-            )
+            source, notes = converted_folder(EMBEDDED, embedded_key(), numbers, limits.cache, None, say)
             id = offered.id
         elif offered:
             source = id = offered.source
         else:
             source, id = _find(name)
             if isinstance(source, Path) and source.suffix.lower() == ".gguf":
-                source, notes = converted_folder(
-                    id, gguf_key(source), numbers, limits.cache, source, say
-                )
+                source, notes = converted_folder(id, gguf_key(source), numbers, limits.cache, source, say)
         say(f"Loading {id}", None)
-        hf_model, tokenizer = _read(source, id, numbers)
+        hf_model, tokenizer = (
+            _read_folder(source, id, numbers) if isinstance(source, Path) else _read_hub(source, numbers, say)
+        )
         try:
             hf_model = hf_model.to(where)
         except torch.OutOfMemoryError as error:
@@ -84,15 +83,11 @@ def _find(name: str) -> tuple[Path | str, str]:
         if not (path / "config.json").exists() and len(ggufs) == 1:
             return ggufs[0], ggufs[0].stem
         if not (path / "config.json").exists():
-            raise ModelError(
-                f"The folder {path.name} holds no model: there is no config.json in it."
-            )
+            raise ModelError(f"The folder {path.name} holds no model: there is no config.json in it.")
         return path, path.resolve().name
     if path.is_file():
         if path.suffix.lower() != ".gguf":
-            raise ModelError(
-                f"{path.name} is a single file; give the folder it lies in, or a .gguf file."
-            )
+            raise ModelError(f"{path.name} is a single file; give the folder it lies in, or a .gguf file.")
         return path, path.stem
     if _HUB_ID.fullmatch(name) and not name.lower().endswith(".gguf"):
         return name, name
@@ -102,32 +97,49 @@ def _find(name: str) -> tuple[Path | str, str]:
     )
 
 
-def _read(source: Path | str, id: str, dtype: torch.dtype) -> tuple[Any, Any]:
-    """Configuration first: a model we cannot serve is refused before its weights are fetched."""
-    local = isinstance(source, Path)
-    place = str(source)
-    plain = {"trust_remote_code": False, "local_files_only": local}
+def _read_folder(folder: Path, id: str, dtype: torch.dtype) -> tuple[Any, Any]:
     try:
-        family_of(AutoConfig.from_pretrained(place, **plain), id)
-        tokenizer = AutoTokenizer.from_pretrained(place, **plain)
+        return _read(str(folder), id, dtype, local_files_only=True)
+    except ModelError:
+        raise
+    except Exception as error:  # file and format errors have no common base
+        raise ModelError(_folder_sentence(id, error)) from error
+
+
+def _read_hub(id: str, dtype: torch.dtype, say: Progress) -> tuple[Any, Any]:
+    """From the hub's local cache if it is complete there, else over the network."""
+    try:
+        return _read(id, id, dtype, local_files_only=True)
+    except ModelError:
+        raise
+    except Exception:  # not cached, or not all of it
+        say(f"Fetching {id}", None)
+    try:
+        # One quick question first: without a network the loader would retry for half a minute.
+        get_hf_file_metadata(hf_hub_url(id, "config.json"), timeout=10)
+        return _read(id, id, dtype, local_files_only=False)
+    except ModelError:
+        raise
+    except Exception as error:  # hub, network and format errors have no common base
+        raise ModelError(_hub_sentence(id, error)) from error
+
+
+def _read(place: str, id: str, dtype: torch.dtype, local_files_only: bool) -> tuple[Any, Any]:
+    """Configuration first: a model we cannot serve is refused before its weights are fetched."""
+    plain = {"trust_remote_code": False, "local_files_only": local_files_only}
+    family_of(AutoConfig.from_pretrained(place, **plain), id)
+    tokenizer = AutoTokenizer.from_pretrained(place, **plain)
+    try:
         hf_model, report = AutoModelForCausalLM.from_pretrained(
             place, dtype=dtype, use_safetensors=True, output_loading_info=True, **plain
         )
-    except ModelError:
-        raise
     except MemoryError as error:
-        raise ModelError(
-            f"There is not enough memory to load {id}; choose a smaller model."
-        ) from error
-    except Exception as error:  # hub, file and format errors have no common base
-        raise ModelError(
-            _folder_sentence(id, error) if local else _hub_sentence(id, error)
-        ) from error
+        raise ModelError(f"There is not enough memory to load {id}; choose a smaller model.") from error
     # transformers fills absent weights with random numbers and only warns.
     if report["missing_keys"]:
         raise ModelError(
-            f"The weights of {id} are incomplete: {len(report['missing_keys'])} are "
-            f"missing, for example {sorted(report['missing_keys'])[0]}."
+            f"The weights of {id} are incomplete: {len(report['missing_keys'])} are missing, "
+            f"for example {sorted(report['missing_keys'])[0]}."
         )
     return hf_model, tokenizer
 
@@ -148,9 +160,7 @@ def _hub_sentence(id: str, error: BaseException) -> str:
     kinds = {base.__name__ for item in chain for base in type(item).__mro__}
     words = " ".join(str(item) for item in chain)
     if "GatedRepoError" in kinds:
-        return (
-            f"{id} is gated: accept its terms on the hub and log in there, or choose another model."
-        )
+        return f"{id} is gated: accept its terms on the hub and log in there, or choose another model."
     if "RepositoryNotFoundError" in kinds:
         return f"There is no model {id} on the hub, or it is private."
     no_network = {
@@ -160,10 +170,11 @@ def _hub_sentence(id: str, error: BaseException) -> str:
         "OfflineModeIsEnabled",
         "LocalEntryNotFoundError",
         "NetworkError",
-        "HfHubHTTPError",
     }
     if kinds & no_network or "connect to" in words or "offline mode" in words:
         return NO_NETWORK
+    if "EntryNotFoundError" in kinds:
+        return f"{id} holds no transformers model (there is no config.json)."
     if "No space left" in words:
         return f"There is not enough disk space to fetch {id}."
     if "safetensors" in words and "no file named" in words:

