@@ -348,10 +348,10 @@ def _question_free_prefix(
     """
     neutral = _encode(tokenizer, frame.lay(document, "x"))
     prefix = neutral[: _count_before(neutral, laid.document[1])]
-    if prefix and prefix == tokens[: len(prefix)]:
-        return tokens, len(prefix)
     if not any(token.overlaps(*laid.document) for token in prefix):
         prefix = _encode(tokenizer, _part(laid, 0, laid.document[1]))
+    if prefix == tokens[: len(prefix)]:
+        return tokens, len(prefix)
     cut = prefix[-1].end
     rest = _encode(tokenizer, _part(laid, cut, len(laid.text)))
     return prefix + [_Token(t.id, t.start + cut, t.end + cut) for t in rest], len(prefix)
