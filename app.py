@@ -1,0 +1,11 @@
+"""Entry point: `python app.py` serves the page at http://127.0.0.1:7860."""
+
+import os
+
+if os.environ.get("SPACES_ZERO_GPU"):
+    import spaces  # noqa: F401  (has to come before torch sets up CUDA)
+
+from kvviz.ui import launch
+
+if __name__ == "__main__":
+    launch()

@@ -1,0 +1,117 @@
+"""Builds the page and serves it. Gradio holds the fields and the run; the views are `static/*.js`."""
+
+from __future__ import annotations
+
+import html
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before gradio: it reads it once
+
+import gradio as gr
+
+from kvviz.settings import settings
+from kvviz.ui import assets, fields
+from kvviz.ui.api import compare_endpoint
+from kvviz.ui.desk import Desk
+from kvviz.ui.runs import RunStore
+from kvviz.ui.views import answer
+from kvviz.ui.work import Engine
+
+VIEW = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
+MODEL_WORK = {
+    "show_progress": "hidden",
+    "api_visibility": "private",
+    "concurrency_limit": 1,
+    "concurrency_id": "model",
+}
+# Announces each new status of a run to the page; its text never becomes markup.
+BUS_JS = """
+watch('value', () => document.dispatchEvent(new CustomEvent('kv:status', {detail: props.value})));
+"""
+
+
+def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
+    """The page as Gradio Blocks. `engine` and `store` can be replaced in tests."""
+    engine = Engine() if engine is None else engine
+    store = RunStore() if store is None else store
+    files = Path(tempfile.mkdtemp(prefix="kvviz-exports-"))
+    gr.set_static_paths([str(assets.plotly_js()), str(files)])
+    desk = Desk(engine, store, settings())
+
+    def ask(body: dict) -> dict:
+        """One view's data, for the page's own scripts."""
+        return answer(store, files, body)
+
+    with gr.Blocks(title="kvviz", delete_cache=(3600, 3600)) as demo:
+        gr.HTML(html_template='<div id="kv-head" class="kv"></div>', elem_id="kv-head-block")
+        form = fields.build(engine)
+        page = gr.HTML(
+            html_template='<div id="kv-app" class="kv" aria-busy="true"></div>',
+            js_on_load=assets.script(),
+            server_functions=[ask],
+            plotly_url=f"/gradio_api/file={assets.plotly_js()}",
+            boot=json.dumps(_boot(store), ensure_ascii=True),
+            apply_default_css=False,
+            elem_id="kv-page-block",
+        )
+        bus = gr.HTML(
+            value="", html_template="<span></span>", js_on_load=BUS_JS, elem_id="kv-bus-block"
+        )
+
+        running = form.run.click(
+            desk.run, [*form.inputs], [bus], trigger_mode="once", **MODEL_WORK
+        )
+        form.stop.click(desk.stop, None, None, queue=False, api_visibility="private")
+        page.decode_more(desk.decode_more, None, [bus], trigger_mode="once", **MODEL_WORK)
+        page.stop_run(desk.stop, None, None, queue=False, api_visibility="private")
+        form.saved.upload(desk.open_saved, [form.saved], [bus], **VIEW)
+        form.upload.upload(desk.read_document, [form.upload], [form.document, bus], **VIEW)
+        fields.wire_examples(form, VIEW)
+        demo.unload(desk.leave)
+        gr.api(compare_endpoint(engine), api_name="compare", concurrency_id="model",
+               concurrency_limit=1)  # fmt: skip
+    demo.queue(max_size=settings().queue_size, default_concurrency_limit=8)
+    demo.kvviz_running = running
+    return demo
+
+
+def launch_options() -> dict[str, Any]:
+    """How the page is served: nothing is recorded, nothing is fetched from elsewhere."""
+    limit = settings().max_upload_bytes
+    return {
+        "server_name": os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"),
+        "server_port": int(os.environ.get("GRADIO_SERVER_PORT", "7860")),
+        "head": f"<style>{assets.style()}</style>{_META}",
+        "theme": gr.themes.Base(font=["system-ui", "sans-serif"],
+                                font_mono=["ui-monospace", "monospace"]),
+        "max_file_size": max(limit, 64 * 2**20),  # saved runs are larger than documents
+        "run_history": False,
+        "enable_monitoring": False,
+        "ssr_mode": False,
+        "footer_links": ["api"],
+        "show_error": False,
+    }  # fmt: skip
+
+
+_META = '<meta name="description" content="What does a language model forget when its cache is cut?">'
+
+
+def launch(**options: Any) -> Any:
+    """Build and serve the page; `options` win over the defaults."""
+    return build_app().launch(**{**launch_options(), **options})
+
+
+def _boot(store: RunStore) -> dict[str, Any]:
+    """What the page knows before it asks: the stored runs and the colours of every role."""
+    from kvviz.ui.views import boot
+
+    return boot(store)
+
+
+def escaped(text: str) -> str:
+    """Text for the few places where Gradio itself writes markup."""
+    return html.escape(text)

@@ -1,0 +1,168 @@
+"""Handlers of the page's fields: run, stop, decode more, open a file, leave."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import gradio as gr
+
+from kvviz.comparison import load_comparison
+from kvviz.errors import KvvizError
+from kvviz.ui import work
+from kvviz.ui.runs import Run, RunStore
+
+_SERIAL = itertools.count(1)
+
+
+def told(**status: Any) -> str:
+    """A status for the page. The serial makes equal statuses differ, so each one is noticed."""
+    return json.dumps({"serial": next(_SERIAL), **status}, default=str)
+
+
+class Desk:
+    """One per app: knows the engine, the finished runs and which visitor's run can be stopped."""
+
+    def __init__(self, engine: Any, store: RunStore, limits: Any):
+        self.engine, self.store, self.limits = engine, store, limits
+        self._cancels: dict[str, threading.Event] = {}
+
+    def run(self, *values: Any, request: gr.Request) -> Iterator[str]:
+        """Run what the fields say; yields statuses, the last one names the finished run."""
+        from kvviz.ui.fields import NAMES
+
+        try:
+            ask = work.request(**dict(zip(NAMES, values)))
+            self._check(ask)
+        except (KvvizError, ValueError) as error:
+            yield told(state="failed", message=_sentence(error))
+            return
+        yield from self._stream(ask, request.session_hash or "", None)
+
+    def decode_more(self, event: gr.EventData, request: gr.Request) -> Iterator[str]:
+        """Decode the run's methods at one more budget and add the answers to it."""
+        data = event._data if isinstance(event._data, dict) else {}
+        try:
+            run = self.store.get(data.get("run"))
+            ask = self._recipe(run)
+            share = work.budgets([100 * float(data.get("budget", 0))])
+        except (KvvizError, TypeError, ValueError) as error:
+            yield told(state="failed", message=_sentence(error))
+            return
+        more = dataclasses.replace(ask, budgets=share)
+        yield from self._stream(more, request.session_hash or "", run)
+
+    def stop(self, request: gr.Request) -> None:
+        """Stop this visitor's run; it ends within a step."""
+        event = self._cancels.get(request.session_hash or "")
+        if event is not None:
+            event.set()
+
+    def leave(self, request: gr.Request) -> None:
+        """The page was closed: stop the run, let the results go after a grace time."""
+        self.stop(request)
+        self._cancels.pop(request.session_hash or "", None)
+        self.store.left(request.session_hash or "")
+
+    def open_saved(self, path: str | None, request: gr.Request) -> str:
+        """Open a run that was saved as a file."""
+        if not path:
+            return told(state="idle")
+        try:
+            comparison = load_comparison(path)
+        except KvvizError as error:
+            return told(state="failed", message=str(error))
+        title = str(comparison.settings.get("title") or "Opened file")
+        run = self.store.add(comparison, "file", title, request.session_hash or "")
+        return told(state="done", message="", run=run.id)
+
+    def read_document(self, path: str | None) -> tuple[Any, str]:
+        """Text of an uploaded document, with a notice where characters could not be read."""
+        if not path:
+            return gr.skip(), told(state="idle")
+        limit = self.limits.max_upload_bytes
+        try:
+            from kvviz.prompts import decode_document
+
+            if Path(path).stat().st_size > limit:
+                megabytes = f"{limit / 1e6:.1f} MB"
+                return gr.skip(), told(
+                    state="failed", message=f"This file is larger than {megabytes}. Shorten it."
+                )
+            text, notices = decode_document(Path(path).read_bytes())
+        except KvvizError as error:
+            return gr.skip(), told(state="failed", message=str(error))
+        return text, told(state="idle", message=" ".join(notices))
+
+    def _stream(self, ask: work.Request, owner: str, into: Run | None) -> Iterator[str]:
+        cancel = self._cancels[owner] = threading.Event()
+        plan = {"methods": ask.methods, "budgets": ask.budgets, "expected": ask.expected}
+        yield told(state="running", stage="load", number=1, of=len(work.STAGES),
+                   title=work.STAGES["load"], message="", plan=plan)  # fmt: skip
+        for status in work.stream(self.engine, ask, cancel):
+            result = status.pop("result", None)
+            if result is not None:
+                run = self._keep(result, ask, owner, into)
+                status["run"] = run.id
+            yield told(**status, plan=plan)
+
+    def _keep(self, result: Any, ask: work.Request, owner: str, into: Run | None) -> Run:
+        if into is None:
+            return self.store.add(result, "own", "Your run", owner, ask=ask)
+        old = into.comparison
+        have = {v.key for v in old.variants}
+        new = [v for v in result.variants if v.key not in have and v.finished != "cancelled"]
+        into.comparison = dataclasses.replace(old, variants=[*old.variants, *new])
+        into.memo.clear()
+        return into
+
+    def _recipe(self, run: Run) -> work.Request:
+        """What was asked when this run was made, to ask it again at another budget."""
+        if "ask" in run.recipe:
+            return run.recipe["ask"]
+        c, made = run.comparison, run.comparison.settings
+        options = made.get("options")
+        return work.request(
+            document=c.prompt.document,
+            question=c.prompt.question,
+            methods=c.methods,
+            budgets=[100 * c.share(b) for b in c.budgets],
+            model=c.model.id,
+            dtype=c.model.dtype,
+            protocol=c.prompt.protocol,
+            expected=c.expected,
+            system=c.prompt.system,
+            max_new_tokens=made.get("max_new_tokens"),
+            seed=made.get("seed"),
+            options=options if isinstance(options, dict) else {},
+        )
+
+    def _check(self, ask: work.Request) -> None:
+        """Limits of this server, each with what to change."""
+        limits = self.limits
+        variants = len(ask.methods) * len(ask.budgets)
+        if variants > limits.max_variants:
+            raise KvvizError(
+                f"{len(ask.methods)} methods at {len(ask.budgets)} budgets are {variants} "
+                f"answers; this server decodes up to {limits.max_variants} in one run. "
+                "Choose fewer methods or budgets."
+            )
+        if ask.max_new_tokens > limits.max_new_tokens:
+            raise KvvizError(
+                f"An answer may have up to {limits.max_new_tokens} tokens here; "
+                f"{ask.max_new_tokens} were asked for."
+            )
+        if limits.public:
+            from kvviz.models.catalog import offer
+
+            if offer(ask.model) is None:
+                raise KvvizError("This server offers the models of its list only. Choose one.")
+
+
+def _sentence(error: Exception) -> str:
+    return str(error) if isinstance(error, KvvizError) else "A field holds something unreadable."

@@ -1,0 +1,154 @@
+"""The fields of the page: document and question, methods and budgets, run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import gradio as gr
+
+NAMES = (
+    "document", "question", "expected", "protocol", "methods", "budgets", "model", "dtype",
+    "max_new_tokens", "window", "seed", "system",
+)  # fmt: skip
+PROTOCOLS = [
+    ("The question is known while compressing", "question-aware"),
+    ("The question comes later", "question-agnostic"),
+]
+FIRST_METHODS = ("snapkv", "criticalkv", "keydiff", "streaming_llm")
+
+
+@dataclass
+class Form:
+    """The components that handlers read or fill."""
+
+    inputs: list[Any]
+    document: gr.Textbox
+    question: gr.Textbox
+    expected: gr.Textbox
+    protocol: gr.Radio
+    upload: gr.UploadButton
+    saved: gr.UploadButton
+    run: gr.Button
+    stop: gr.Button
+    examples: list[tuple[gr.Button, Any]]
+
+
+def build(engine: Any) -> Form:
+    """Lay out the fields inside one accordion, closed at first: the page opens on a result."""
+    with gr.Accordion("Use your own text", open=False, elem_id="kv-setup"):
+        with gr.Row(elem_id="kv-steps"):
+            with gr.Column(scale=5, min_width=300):
+                gr.HTML("<h3>1 · Document and question</h3>", elem_classes="kv-step")
+                examples = _example_buttons()
+                document = gr.Textbox(
+                    label="Document", lines=9, max_lines=9, elem_id="kv-document-field",
+                    placeholder="Paste a text, or upload a .txt or .md file",
+                )  # fmt: skip
+                upload = gr.UploadButton(
+                    "Upload a text file", file_types=[".txt", ".md", ".py", ".csv", ".json"],
+                    size="sm", elem_id="kv-upload",
+                )  # fmt: skip
+                question = gr.Textbox(label="Question", lines=1, elem_id="kv-question-field")
+                expected = gr.Textbox(
+                    label="Expected answer (optional, for right/wrong)", lines=1,
+                    elem_id="kv-expected-field",
+                )  # fmt: skip
+                protocol = gr.Radio(
+                    PROTOCOLS, value="question-aware", label="What is compressed",
+                    elem_id="kv-protocol-field",
+                )  # fmt: skip
+            with gr.Column(scale=5, min_width=300):
+                gr.HTML("<h3>2 · Methods and budgets</h3>", elem_classes="kv-step")
+                methods = _methods(engine)
+                budgets = gr.Dropdown(
+                    ["50%", "30%", "20%", "10%", "5%", "2%"], value=["50%", "20%", "10%", "5%"],
+                    multiselect=True, allow_custom_value=True, elem_id="kv-budgets-field",
+                    label="Budgets (share of the cache kept; any from 1% to 100%)",
+                )  # fmt: skip
+                more = _more_settings()
+            with gr.Column(scale=3, min_width=240):
+                gr.HTML("<h3>3 · Run</h3>", elem_classes="kv-step")
+                with gr.Row():
+                    run = gr.Button("Run", variant="primary", elem_id="kv-run-button")
+                    stop = gr.Button("Stop", elem_id="kv-stop-button")
+                gr.HTML(html_template='<div id="kv-run" class="kv"></div>')
+                saved = gr.UploadButton(
+                    "Open a saved run", file_types=[".zip", ".json"], size="sm",
+                    elem_id="kv-open-saved",
+                )  # fmt: skip
+    inputs = [document, question, expected, protocol, methods, budgets, *more]
+    return Form(inputs, document, question, expected, protocol, upload, saved, run, stop, examples)
+
+
+def _methods(engine: Any) -> gr.CheckboxGroup:
+    specs = engine.methods()
+    known = [spec.id for spec in specs]
+    chosen = [m for m in FIRST_METHODS if m in known] or known[:2]
+    return gr.CheckboxGroup(
+        [(spec.label, spec.id) for spec in specs], value=chosen, label="Methods",
+        elem_id="kv-methods-field",
+    )  # fmt: skip
+
+
+def _more_settings() -> list[Any]:
+    from kvviz.models.catalog import CATALOG
+    from kvviz.settings import settings
+
+    limits = settings()
+    choices = [(f"{offer.label} ({offer.needs})", offer.id) for offer in CATALOG]
+    with gr.Accordion("Model and settings", open=False, elem_id="kv-more"):
+        model = gr.Dropdown(
+            choices, value=CATALOG[0].id, allow_custom_value=not limits.public,
+            label="Model" if limits.public else "Model (or a hub id, a folder, a .gguf file)",
+            elem_id="kv-model-field",
+        )  # fmt: skip
+        dtype = gr.Dropdown(
+            ["auto", "float32", "bfloat16", "float16"], value="auto", label="Number format"
+        )
+        new_tokens = gr.Slider(
+            1, min(256, limits.max_new_tokens), value=min(48, limits.max_new_tokens), step=1,
+            label="Answer length, tokens at most", elem_id="kv-new-tokens-field",
+        )  # fmt: skip
+        window = gr.Slider(1, 256, value=32, step=1, label="Observation window, tokens")
+        seed = gr.Number(0, precision=0, minimum=0, label="Seed of random methods")
+        system = gr.Textbox(label="System message (optional)", lines=1)
+    return [model, dtype, new_tokens, window, seed, system]
+
+
+def _example_buttons() -> list[tuple[gr.Button, Any]]:
+    try:
+        from kvviz.evaluate.examples import examples
+    except ImportError:
+        return []
+    found = []
+    with gr.Row(elem_id="kv-example-row"):
+        for example in examples():
+            found.append((gr.Button(example.title, size="sm", elem_classes="kv-example"), example))
+    return found
+
+
+def wire_examples(form: Form, view: dict[str, Any]) -> None:
+    """Each example button fills the fields."""
+    outputs = [form.document, form.question, form.expected, form.protocol]
+    for button, example in form.examples:
+        button.click(_filler(example), None, outputs, **view)
+
+
+def _filler(example: Any) -> Any:
+    def fill() -> tuple[str, str, str, str]:
+        first = example.questions[0]
+        question, expected = _question(first)
+        return example.document, question, expected, example.protocol
+
+    return fill
+
+
+def _question(item: Any) -> tuple[str, str]:
+    """(question, expected answer) from a plain string, a pair or an object with these names."""
+    if isinstance(item, str):
+        return item, ""
+    if isinstance(item, list | tuple):
+        return str(item[0]), str(item[1]) if len(item) > 1 and item[1] else ""
+    text = getattr(item, "text", None) or getattr(item, "question", "")
+    return str(text), str(getattr(item, "expected", "") or "")

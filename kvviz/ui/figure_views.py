@@ -1,0 +1,160 @@
+"""Views of answers, document and figures: each asks `kvviz.figures` and passes the result on."""
+
+from __future__ import annotations
+
+import base64
+from typing import Any
+
+import numpy as np
+
+from kvviz.errors import InputError
+from kvviz.ui.runs import Run
+from kvviz.ui.selection import Chosen, whole
+from kvviz.ui.views import view
+
+_MOST_ROWS = 200
+LARGE = 2000  # tokens above which a table download is limited to the rows around the selection
+
+
+def packed(values: np.ndarray) -> dict[str, str]:
+    """Whole numbers as the page's `typed` reads them."""
+    array = np.ascontiguousarray(values, dtype=np.int32)
+    return {"dtype": "i4", "bdata": base64.b64encode(array.tobytes()).decode()}
+
+
+def given(table: Any, figure: Any, args: dict[str, Any], around: int | None = None) -> dict:
+    """The figure, or the table behind it as rows, CSV or JSON, as the page asks.
+
+    `figure` is called only when the picture is wanted.
+    """
+    give = args.get("give")
+    if give == "rows":
+        return {"rows": table.rows(_MOST_ROWS, around)}
+    if give in ("csv", "json"):
+        from kvviz.figures import exports
+
+        return {"text": getattr(exports, give)(table)}
+    return {"figure": figure().to_json()}
+
+
+def _around(chosen: Chosen) -> int | None:
+    return chosen.tok[0] if chosen.tok else None
+
+
+@view("finding")
+def finding(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """Three sentences and what they cannot say."""
+    from kvviz.figures.finding import caution, finding, notices
+
+    c = run.comparison
+    methods = [chosen.a] + ([chosen.b] if chosen.b else [])
+    return {
+        "lines": finding(c, chosen.a, chosen.b, chosen.budget),
+        "caution": caution(c, chosen.a),
+        "notices": notices(c, methods, chosen.budget),
+    }
+
+
+@view("cards")
+def cards(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """Full cache, A and B."""
+    from kvviz.figures.answers import answer_cards
+
+    found = answer_cards(run.comparison, chosen.a, chosen.b, chosen.budget)
+    return {
+        "cards": [
+            {**vars(card), "verdict": "grey" if card.grey and card.verdict else card.verdict}
+            for card in found
+        ]
+    }
+
+
+@view("all_answers")
+def all_answers(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """Methods x decoded budgets."""
+    from kvviz.figures.answers import all_answers_table
+    from kvviz.figures.text import kl
+
+    c = run.comparison
+    table = all_answers_table(c)
+    if args.get("give"):
+        return given(table, None, args)
+    budgets = [c.share(b) for b in c.budgets]
+    rows: dict[str, list[Any]] = {m: [None] * len(budgets) for m in c.methods}
+    for row in table.rows(None):
+        if row["method"] != "full":
+            at = min(range(len(budgets)), key=lambda i: abs(budgets[i] - row["share"]))
+            rows[row["method"]][at] = {
+                "start": row["text"],
+                "verdict": row["verdict"],
+                "kl": f"KL {kl(row['kl'])}" if row["kl"] is not None else "",
+                "text": row["budget_words"],
+            }
+    methods = [{"id": m, "label": c.labels[m], "cells": rows[m]} for m in c.methods]
+    return {"budgets": budgets, "methods": methods}
+
+
+@view("kl_strip")
+def kl_strip(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """KL of each generated token of A's or B's answer."""
+    from kvviz.figures import answers
+
+    method = chosen.b if args.get("role") == "b" and chosen.b else chosen.a
+    table = answers.kl_strip_table(run.comparison, method, chosen.budget)
+    if not len(table):
+        return {"error": "KL was not measured for this answer."}
+    return given(table, lambda: answers.kl_strip_figure(table), args)
+
+
+@view("document")
+def document(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """A class for each token, and how many heads hold it."""
+    from kvviz.figures import document as doc
+
+    c = run.comparison
+    by = args.get("by") if args.get("by") in ("a", "b", "ab") else "ab"
+    table = doc.document_tokens(
+        c, chosen.a, chosen.b, chosen.budget, by, chosen.layer, chosen.head
+    )
+    if args.get("give"):
+        return given(table, None, args, _around(chosen))
+    by = table.colour_by
+    values = table.code if by == "ab" else table.step
+    glyphs = table.glyph_code if by == "ab" else table.glyph_step
+    several = np.flatnonzero(table.glyph_parts > 1)
+    values = values.copy()
+    parts = {}
+    for glyph in several.tolist():  # a character made of several tokens is drawn as one
+        first, last = int(table.glyph_first[glyph]), int(table.glyph_last[glyph])
+        values[first : last + 1] = glyphs[glyph]
+        if table.glyph_partial[glyph]:
+            parts[str(first)] = doc.glyph_line(table, glyph)
+    return {
+        "by": by,
+        "codes": "".join(chr(48 + int(v)) for v in values.tolist()),
+        "held_a": packed(table.held_a),
+        "held_b": packed(table.held_b) if chosen.b else None,
+        "heads": packed(table.heads),
+        "partial": parts,
+        "guide": doc.GUIDE,
+        "rules": doc.rules(table),
+        "window": table.window,
+    }
+
+
+def _range(run: Run, args: dict[str, Any]) -> tuple[int, int]:
+    """The token range a map shows, as asked by a zoom."""
+    n = run.comparison.n
+    x0, x1 = whole(args.get("x0"), 0, n - 1), whole(args.get("x1"), 1, n)
+    return (x0, x1) if x0 is not None and x1 is not None and x0 < x1 else (0, n)
+
+
+def _columns(args: dict[str, Any]) -> int:
+    return whole(args.get("columns"), 50, 2000) or 1500
+
+
+def need_b(chosen: Chosen) -> str:
+    """B, or a sentence that one must be chosen."""
+    if chosen.b is None:
+        raise InputError("Choose a second method as B.")
+    return chosen.b

@@ -1,0 +1,31 @@
+"""Where the page opens on a run whose maker did not say."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvviz.comparison import Comparison
+
+
+def opening(c: Comparison) -> dict[str, Any]:
+    """A, B, budget and tokens: where right and wrong part if they do, else the first two methods.
+
+    Among cases where one method's answer holds the expected words and another's lacks them, the
+    largest budget is taken: the least eviction that already makes a difference.
+    """
+    from kvviz.figures.answers import verdict
+
+    tok = [c.marks[0].start, c.marks[0].end] if c.marks else None
+    if c.expected and verdict(c.full.text, c.expected) == "right":
+        for budget in c.budgets:
+            judged = {
+                v.method: verdict(v.text, c.expected) for v in c.variants if v.budget == budget
+            }
+            wrong = [m for m in c.methods if judged.get(m) == "wrong"]
+            right = [m for m in c.methods if judged.get(m) == "right"]
+            if wrong and right:
+                return {"a": wrong[0], "b": right[0], "budget": c.share(budget), "tok": tok}
+    methods = c.methods
+    middle = c.budgets[len(c.budgets) // 2] if c.budgets else 1.0
+    b = methods[1] if len(methods) > 1 else None
+    return {"a": methods[0], "b": b, "budget": c.share(middle), "tok": tok}

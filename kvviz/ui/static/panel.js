@@ -1,0 +1,84 @@
+// A figure with its frame: title, one-line guide, plot, read-out line, table and downloads.
+class Panel {
+  constructor({id, title, height, view, tab, reads, args = () => ({}), tools = [], needsB = false,
+    onPick, onBox, onZoom, onHover, onReset, mark, after, readout = true}) {
+    this.title = h('h3', {class: 'kv-panel-title'}, title);
+    this.guide = h('p', {class: 'kv-guide'});
+    this.chip = h('span', {class: 'kv-chip', hidden: true});
+    this.readout = h('p', {class: 'kv-readout', 'aria-live': 'polite'}, '\u00a0');
+    this.plot = new Plot({height, name: title, onPick: p => onPick && onPick(p, this), onBox, onZoom, onReset,
+      onHover: p => { const text = onHover && onHover(p, this); if (text) this.tell(text); }});
+    this.tableBox = h('div', {class: 'kv-table-box', hidden: true});
+    this.trouble = h('p', {class: 'kv-trouble', hidden: true});
+    this.wait = h('div', {class: 'kv-wait'}, 'Drawing');
+    const get = (text, fn) => h('button', {class: 'kv-link-button', onclick: fn}, text);
+    this.foot = h('div', {class: 'kv-panel-foot'},
+      this.tableButton = get('Show as table', () => this.table()),
+      h('span', {class: 'kv-gap'}),
+      get('PNG', () => this.plot.image('png')), get('SVG', () => this.plot.image('svg')),
+      get('CSV', () => this.download('csv')), get('JSON', () => this.download('json')));
+    this.el = h('section', {class: 'kv-panel', id: `kv-${id}`, 'aria-label': title},
+      h('div', {class: 'kv-panel-head'}, this.title, this.chip, ...tools), this.guide,
+      h('div', {class: 'kv-stage'}, this.plot.el, this.wait), this.trouble,
+      readout ? this.readout : null, this.foot, this.tableBox,
+      h('p', {class: 'kv-toolong'}, 'This view took too long. The rest of the page is up to date. ',
+        get('Try again', () => { this.view.dirty = true; refresh(this.view); })));
+    Object.assign(this, {name: view, args, needsB, mark, after});
+    this.view = addView({id, reads, tab, el: this.el, refresh: seq => this.load(seq)});
+    document.addEventListener('kv:sel', () => this.remark());
+  }
+
+  async load(seq) {
+    if (this.needsB && !S.sel.b) { this.el.hidden = true; return; }
+    this.el.hidden = false;
+    const reply = await ask(this.name, this.args());
+    if (seq < this.drawn) return;  // a newer answer is already on the page
+    this.drawn = seq;
+    this.trouble.hidden = !reply.error && !reply.note;
+    put(this.trouble, reply.error || reply.note || '');
+    if (reply.error || !reply.figure) { this.wait.hidden = true; return; }
+    this.reply = reply;
+    const spec = JSON.parse(reply.figure), meta = spec.layout.meta || {};
+    put(this.title, reply.title || meta.title || this.title.textContent);
+    put(this.guide, meta.guide || '');
+    this.chip.hidden = !meta.chip;
+    put(this.chip, meta.chip || '');
+    if (reply.height) this.plot.host.style.height = `${reply.height}px`;
+    await this.plot.draw(spec);
+    this.wait.hidden = true;
+    this.remark();
+    if (this.after) this.after(reply, this);
+    if (!this.tableBox.hidden) this.fillTable();
+  }
+
+  remark() { if (this.mark && this.reply && S.run) this.plot.mark(this.mark(this.reply)); }
+
+  tell(text) { put(this.readout, text); }
+
+  table() {
+    this.tableBox.hidden = !this.tableBox.hidden;
+    this.tableButton.textContent = this.tableBox.hidden ? 'Show as table' : 'Hide table';
+    if (!this.tableBox.hidden) this.fillTable();
+  }
+
+  async fillTable() {
+    const reply = await ask(this.name, {...this.args(), give: 'rows'});
+    put(this.tableBox, reply.error ? reply.error : rowsTable(reply.rows || []));
+  }
+
+  async download(kind) {
+    const reply = await ask(this.name, {...this.args(), give: kind});
+    if (reply.error) { this.trouble.hidden = false; put(this.trouble, reply.error); return; }
+    save(`kvviz-${this.name}.${kind}`, reply.text, kind === 'csv' ? 'text/csv' : 'application/json');
+  }
+}
+
+function rowsTable(rows) {
+  if (!rows.length) return h('p', {class: 'kv-guide'}, 'No rows.');
+  const columns = Object.keys(rows[0]);
+  const show = v => v === null || v === undefined ? '–' : typeof v === 'number' && !Number.isInteger(v)
+    ? Number(v.toPrecision(3)) : Array.isArray(v) ? v.join(' ') : v === true ? 'yes' : v === false ? 'no' : v;
+  return h('table', {class: 'kv-table'},
+    h('thead', {}, h('tr', {}, columns.map(c => h('th', {scope: 'col'}, c.replace(/_/g, ' '))))),
+    h('tbody', {}, rows.slice(0, 200).map(row => h('tr', {}, columns.map(c => h('td', {}, String(show(row[c]))))))));
+}

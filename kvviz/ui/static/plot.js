@@ -1,0 +1,161 @@
+// An owned plot: a <div> that plotly.js draws into. Figures name colour roles ("role:kept"); they are
+// resolved from CSS variables here, and again when the theme changes.
+const plotlyUrl = (window.gradio_config?.root || '').replace(/\/$/, '') + props.plotly_url;
+let plotlyPromise = null;
+function plotly() {  // evaluated with a private `module`, so no other plotly.js on the page can interfere
+  plotlyPromise ??= fetch(plotlyUrl).then(reply => {
+    if (!reply.ok) throw new Error('plotly.js is missing');
+    return reply.text();
+  }).then(source => {
+    const m = {exports: {}};
+    new Function('module', 'exports', source)(m, m.exports);
+    return m.exports;
+  });
+  return plotlyPromise;
+}
+
+const css = name => getComputedStyle(app).getPropertyValue(`--kv-${name}`).trim();
+
+// "role:kept" is the colour; "role:kept/0.4" the colour at 40% opacity.
+function colour(text) {
+  const [name, alpha] = text.slice(5).split('/');
+  const value = css(name) || css('muted');
+  if (!alpha) return value;
+  const hex = value.replace('#', ''), part = at => parseInt(hex.slice(at, at + 2), 16);
+  return `rgba(${part(0)},${part(2)},${part(4)},${alpha})`;
+}
+
+function resolve(value) {
+  if (typeof value === 'string') return value.startsWith('role:') ? colour(value) : value;
+  if (Array.isArray(value)) {
+    return value.length && typeof value[0] === 'number' && value.length > 32 ? value : value.map(resolve);
+  }
+  if (value && typeof value === 'object') {
+    if (value.bdata) return value;
+    return Object.fromEntries(Object.entries(value).map(([k, v]) => [k, resolve(v)]));
+  }
+  return value;
+}
+
+const plots = new Set();
+
+class Plot {
+  constructor({height, name, onPick, onBox, onZoom, onHover, onReset, narrow}) {
+    Object.assign(this, {name, onPick, onBox, onZoom, onHover, onReset, narrow, spec: null, extra: []});
+    this.host = h('div', {class: 'kv-plot', style: `height:${height}px`});
+    this.el = h('div', {class: 'kv-plot-box', tabindex: 0, role: 'application',
+      'aria-roledescription': 'figure', 'aria-label': name}, this.host);
+    this.quiet = 0;
+    plots.add(this);
+    keys(this);
+    new ResizeObserver(() => this.fit()).observe(this.host);
+  }
+
+  async draw(text) {
+    this.spec = typeof text === 'string' ? JSON.parse(text) : text;
+    await this.paint();
+  }
+
+  async paint() {
+    if (!this.spec || !this.host.isConnected || !this.host.clientWidth) return;
+    const Plotly = await plotly();
+    const {data, layout} = resolve({data: this.spec.data, layout: this.spec.layout});
+    this.base = layout.shapes || [];
+    const small = window.innerWidth < 700;
+    Object.assign(layout, {
+      autosize: true, uirevision: this.revision || 'kept', height: this.host.clientHeight,
+      paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: layout.plot_bgcolor || 'rgba(0,0,0,0)',
+      dragmode: small ? false : layout.dragmode || (this.onBox ? 'select' : 'zoom'),
+      font: {size: 12, ...layout.font, color: css('text'), family: 'system-ui, sans-serif'},
+      hoverlabel: {bgcolor: css('page'), bordercolor: css('muted'), font: {color: css('text')}},
+      shapes: [...this.base, ...this.marks()],
+    });
+    for (const [key, axis] of Object.entries(layout)) {
+      if (!/^[xy]axis\d*$/.test(key)) continue;
+      axis.gridcolor ??= css('line');
+      axis.linecolor ??= css('line');
+      axis.zerolinecolor ??= css('line');
+      if (this.narrow && small) axis.title = undefined;
+    }
+    this.quiet += 1;
+    await Plotly.react(this.host, data, layout,
+      {displayModeBar: false, responsive: false, doubleClick: this.onReset ? false : 'reset',
+        scrollZoom: false, ...this.spec.config});
+    this.quiet -= 1;
+    this.el.setAttribute('aria-label', layout.meta?.summary || this.name);
+    this.el.dataset.drawn = String(Number(this.el.dataset.drawn || 0) + 1);
+    if (!this.wired) this.wire();
+  }
+
+  wire() {
+    this.wired = true;
+    const on = (name, fn) => this.host.on(name, fn);
+    on('plotly_click', event => this.pick(event.points[0]));
+    on('plotly_hover', event => this.onHover && this.onHover(event.points[0]));
+    on('plotly_selected', event => {
+      if (!event || !event.range || !this.onBox || this.quiet) return;
+      const axis = Object.keys(event.range).find(key => key.startsWith('x')) || 'x';
+      this.onBox(event.range[axis], event.range[axis.replace('x', 'y')]);
+    });
+    on('plotly_relayout', event => {
+      if (this.quiet || !this.onZoom) return;
+      const key = Object.keys(event).find(name => /^xaxis\d*\.range\[0\]$/.test(name));
+      if (key) this.onZoom(event[key], event[key.replace('[0]', '[1]')]);
+    });
+    on('plotly_doubleclick', () => this.onReset && this.onReset());
+  }
+
+  pick(point) { if (point && this.onPick) this.onPick(point); }
+
+  // Rectangles drawn over the figure: the selection, with a halo in the page colour.
+  marks() {
+    return this.extra.flatMap(m => [['page', 4], ['text', 2]].map(([role, width]) => ({
+      type: 'rect', xref: m.xref || 'x', yref: m.yref || 'y', x0: m.x0, x1: m.x1, y0: m.y0, y1: m.y1,
+      line: {color: css(role), width}, fillcolor: 'rgba(0,0,0,0)', layer: 'above'})));
+  }
+
+  async mark(extra) {
+    if (JSON.stringify(extra) === JSON.stringify(this.extra)) return;
+    this.extra = extra;
+    if (!this.wired) return;
+    const Plotly = await plotly();
+    this.quiet += 1;
+    await Plotly.relayout(this.host, {shapes: [...this.base, ...this.marks()]});
+    this.quiet -= 1;
+  }
+
+  async zoom(x0, x1) {
+    if (!this.wired) return;
+    const Plotly = await plotly();
+    await Plotly.relayout(this.host, {'xaxis.range[0]': x0, 'xaxis.range[1]': x1});
+  }
+
+  async fit() {
+    if (!this.host.clientWidth || !this.spec) return;
+    if (!this.wired) { await this.paint(); return; }
+    if (this.width === this.host.clientWidth) return;
+    this.width = this.host.clientWidth;
+    const Plotly = await plotly();
+    this.quiet += 1;
+    await Plotly.relayout(this.host, {width: this.width, height: this.host.clientHeight});
+    this.quiet -= 1;
+  }
+
+  async image(format) {
+    const Plotly = await plotly();
+    const still = await Plotly.toImage(this.host, {format, width: Math.max(900, this.host.clientWidth),
+      height: this.host.clientHeight, scale: format === 'png' ? 2 : 1});
+    const blob = await (await fetch(still)).blob();
+    save(`kvviz-${this.name.toLowerCase().replace(/[^a-z0-9]+/g, '-')}.${format}`, blob);
+  }
+}
+
+// Figures follow the theme: Gradio sets the class `dark` on the body.
+let wasDark = document.body.classList.contains('dark');
+new MutationObserver(() => {
+  const dark = document.body.classList.contains('dark');
+  if (dark === wasDark) return;
+  wasDark = dark;
+  plots.forEach(plot => plot.paint());
+  document.dispatchEvent(new CustomEvent('kv:theme'));
+}).observe(document.body, {attributes: true, attributeFilter: ['class']});

@@ -1,0 +1,82 @@
+// The run: what is happening, what is left, answers as they are written, how it ended.
+const runBox = h('div', {class: 'kv-run', 'aria-live': 'polite'});
+const liveBox = h('section', {class: 'kv-live', id: 'kv-live', hidden: true, 'aria-label': 'Run in progress'});
+let runState = {state: 'idle'}, runPlan = null;
+
+function mountRun() {
+  const place = document.getElementById('kv-run');
+  if (!place) { setTimeout(mountRun, 100); return; }
+  place.append(runBox);
+  const button = document.getElementById('kv-run-button');
+  button?.addEventListener('click', () => {
+    if (runState.state !== 'running') showStatus({state: 'running', number: 1, of: 5, title: 'Waiting for its turn', message: ''});
+  });
+  busyButtons(false);
+}
+
+function busyButtons(busy) {
+  const run = document.getElementById('kv-run-button'), stop = document.getElementById('kv-stop-button');
+  if (run) run.disabled = busy;
+  if (stop) stop.disabled = !busy;
+}
+
+document.addEventListener('kv:status', event => {
+  let status = null;
+  try { status = JSON.parse(event.detail || 'null'); } catch (error) { return; }
+  if (status && status.state) showStatus(status);
+});
+
+function progressLine(s) {
+  const left = s.seconds_left ? `, about ${fmt.seconds(s.seconds_left)} left` : '';
+  return [h('p', {class: 'kv-stage-line'}, h('b', {}, `${s.number} of ${s.of} `), s.title,
+    s.message && s.message !== s.title ? ` · ${s.message}` : '', left),
+  h('div', {class: 'kv-progress', role: 'progressbar', 'aria-valuemin': 0, 'aria-valuemax': 100,
+    'aria-valuenow': Math.round(100 * (s.fraction || 0)), 'aria-label': s.title || 'Run'},
+    h('i', {style: `width:${s.fraction === null || s.fraction === undefined ? 100 : 100 * s.fraction}%`,
+      class: s.fraction === null || s.fraction === undefined ? 'kv-unknown' : ''}))];
+}
+
+function showStatus(s) {
+  runState = s;
+  runPlan = s.plan || runPlan;
+  const running = s.state === 'running';
+  busyButtons(running);
+  app.classList.toggle('kv-previous', running);
+  if (running) {
+    put(runBox, progressLine(s));
+    showLive(s);
+    return;
+  }
+  liveBox.hidden = true;
+  if (s.state === 'failed') put(runBox, h('p', {class: 'kv-failed', role: 'alert'}, s.message));
+  else put(runBox, s.message ? h('p', {class: 'kv-stage-line'}, s.message) : '');
+  put(statusLine, s.state === 'failed' || s.message ? s.message : '');
+  statusLine.className = `kv-status${s.state === 'failed' ? ' kv-failed' : ''}`;
+  statusLine.hidden = !s.message;
+  if (s.run) openRun(s.run, s.run === S.run ? {...S.sel} : {}).then(() => {
+    if (s.state === 'done') findingBox.scrollIntoView({block: 'start', behavior: calm() ? 'auto' : 'smooth'});
+  });
+}
+
+const statusLine = h('p', {class: 'kv-status', hidden: true, role: 'status'});
+const calm = () => window.matchMedia('(prefers-reduced-motion: reduce)').matches;
+
+// Answers while they are written: one small card each, without scores until the run is over.
+let liveText = {};
+function showLive(s) {
+  if (liveBox.hidden) liveText = {};
+  liveBox.hidden = false;
+  Object.assign(liveText, s.answers || {});
+  const keys = Object.keys(liveText);
+  const name = key => {
+    if (key.startsWith('full')) return 'Full cache';
+    const [method, budget] = key.split('@');
+    const share = Number(budget);
+    return `${methodNames[method] || method} · ${share <= 1 && budget.includes('.') ? fmt.share(share) : budget}`;
+  };
+  put(liveBox, h('div', {class: 'kv-live-head'}, h('b', {}, 'Your run'),
+    h('button', {class: 'kv-button kv-small', onclick: () => trigger('stop_run', {})}, 'Stop')), progressLine(s),
+  keys.length ? h('div', {class: 'kv-live-grid'}, keys.map(key => h('article', {class: 'kv-live-card'},
+    h('h4', {}, name(key)), h('p', {dir: 'auto'}, liveText[key] || '…')))) : null);
+}
+const methodNames = boot.methods || {};

@@ -1,0 +1,2 @@
+function buildSweep() { return []; }
+function buildSteps() { return []; }

@@ -1,0 +1,1 @@
+function buildTour() { return null; }

@@ -1,0 +1,1 @@
+function buildTry() { return []; }

@@ -1,0 +1,151 @@
+"""One data request of the page to one view: checked selection in, JSON-ready dict out.
+
+Every view is cheap, works on a finished comparison and never waits for the model. An error a person
+can understand comes back as {"error": sentence}.
+"""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kvviz.comparison import Comparison
+from kvviz.errors import KvvizError
+from kvviz.ui import selection
+from kvviz.ui.runs import Run, RunStore, stored_runs
+
+View = Callable[[Run, selection.Chosen, dict[str, Any]], dict[str, Any]]
+VIEWS: dict[str, View] = {}
+
+
+def view(name: str) -> Callable[[View], View]:
+    """Register a function as the view the page calls `name`."""
+
+    def keep(fn: View) -> View:
+        VIEWS[name] = fn
+        return fn
+
+    return keep
+
+
+def answer(store: RunStore, files: Path, body: Any) -> dict[str, Any]:
+    """Answer one request {view, run, sel, args}; nothing in it is trusted."""
+    from kvviz.ui import export_views, figure_views  # noqa: F401  (registers their views)
+
+    body = body if isinstance(body, dict) else {}
+    fn = VIEWS.get(str(body.get("view")))
+    if fn is None:
+        return {"error": "There is no such view."}
+    try:
+        run = store.get(body.get("run"))
+        args = body.get("args") if isinstance(body.get("args"), dict) else {}
+        return fn(run, selection.checked(body.get("sel"), run.comparison), {**args, "files": files})
+    except KvvizError as error:
+        return {"error": str(error)}
+    except Exception:  # a fault of ours: the log has it, the visitor keeps the rest of the page
+        traceback.print_exc()
+        return {"error": "This view could not be drawn. The rest of the page is up to date."}
+
+
+def boot(store: RunStore) -> dict[str, Any]:
+    """What the page knows before its first request."""
+    return {"stored": [{"id": key, "title": _title(path)} for key, path in stored_runs().items()]}
+
+
+def _title(path: Path) -> str:
+    """The title inside a stored run, without loading its arrays."""
+    import json
+    import zipfile
+
+    try:
+        with zipfile.ZipFile(path) as archive:
+            settings = json.loads(archive.read("manifest.json"))["settings"]
+        return str(settings.get("title") or path.stem.replace("-", " "))
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile):
+        return path.stem.replace("-", " ")
+
+
+@view("meta")
+def meta(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """All that does not change with the selection."""
+    c = run.comparison
+    steps = selection.steps(c)
+    decoded = {m: [c.share(v.budget) for v in c.variants if v.method == m] for m in c.methods}
+    return {
+        "id": run.id,
+        "origin": run.origin,
+        "title": run.title,
+        "model": {"id": c.model.id, "dtype": c.model.dtype, "layers": c.model.n_layers,
+                  "kv_heads": c.model.n_kv_heads, "query_heads": c.model.n_query_heads},
+        "n": c.n,
+        "methods": [{"id": m, "label": c.labels[m]} for m in c.methods],
+        "steps": [c.share(step) for step in steps],
+        "entries": {m: [_entries(c, m, step) for step in steps] for m in c.methods},
+        "decoded": decoded,
+        "bytes_full": c.bytes_full,
+        "bytes_n": c.bytes_full * c.n / max(1, len(c.prompt.tokens)),
+        "marks": [{"name": m.name, "start": m.start, "end": m.end, "text": m.text,
+                   "reason": m.reason} for m in c.marks],
+        "expected": c.expected,
+        "question": c.prompt.question,
+        "protocol": c.prompt.protocol,
+        "date": str(c.settings.get("date") or c.settings.get("created") or "")[:10],
+        "notes": [*c.notes, *c.prompt.notes],
+        "opening": _opening(c),
+        "seconds": c.seconds,
+        "places": c.settings.get("places"),
+        "experiment": c.settings.get("experiment"),
+        "evictions": any(v.evictions for v in c.variants),
+        "stored_note": c.settings.get("note") or "",
+    }  # fmt: skip
+
+
+def _entries(c: Comparison, method: str, step: float | int) -> int:
+    """Entries per KV head of a method at a step."""
+    variant = c.variant(method, step)
+    if variant is not None:
+        return int(round(variant.entries))
+    for index, stop in enumerate(c.stops):
+        if method in c.stop_entries and math.isclose(stop, c.share(step)):
+            return int(c.stop_entries[method][index])
+    return int(round(c.share(step) * c.n))
+
+
+def _opening(c: Comparison) -> dict[str, Any]:
+    """Where the page opens: the maker's choice, or the case that shows a difference."""
+    given = c.settings.get("opening")
+    if isinstance(given, dict):
+        return given
+    from kvviz.ui.openings import opening
+
+    return opening(c)
+
+
+@view("text")
+def text(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """The document and where each token lies in it; asked once a run."""
+    c = run.comparison
+    n, prompt = c.n, c.prompt
+    start, end = prompt.document_span
+    offsets = np.array(
+        [o if o is not None else (-1, -1) for o in prompt.offsets[:n]], dtype=np.int64
+    ).reshape(-1, 2)
+    inside = np.zeros(n, dtype=bool)
+    inside[max(0, start) : min(n, end)] = True
+    inside &= offsets[:, 0] >= 0
+    outside = {str(i): prompt.tokens[i] for i in np.flatnonzero(~inside)}
+    return {
+        "text": prompt.document,
+        "first": int(start),
+        "starts": offsets[inside, 0].tolist(),
+        "ends": offsets[inside, 1].tolist(),
+        "index": np.flatnonzero(inside).tolist() if inside.sum() != end - start else None,
+        "outside": outside,
+        "question": list(prompt.question_span),
+        "window": int(c.settings.get("window") or 32),
+    }
