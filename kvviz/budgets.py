@@ -292,9 +292,9 @@ def rank(scores: torch.Tensor, first: torch.Tensor | None = None) -> torch.Tenso
 
     Score descending, then earlier position; entries marked `first` go before all others.
     """
-    order = scores.cpu().sort(-1, descending=True, stable=True).indices
+    order = scores.cpu().sort(dim=-1, descending=True, stable=True).indices
     if first is not None:
         later = (~first.cpu()).gather(-1, order).to(torch.int8)
-        order = order.gather(-1, later.sort(-1, stable=True).indices)
+        order = order.gather(-1, later.sort(dim=-1, stable=True).indices)
     places = torch.empty_like(order)
     return places.scatter_(-1, order, torch.arange(order.shape[-1]).expand_as(order))

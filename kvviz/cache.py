@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from kvviz import kernels
-from kvviz.trace import BLOCK, Trace
+from kvviz.trace import Trace, block_rows
 from kvviz.types import Selection
 
 
@@ -49,11 +49,6 @@ class PromptCache:
     n: int
 
 
-def block_rows(n: int) -> int:
-    """Rows of a block: small for short prompts, where a block's slack would swallow what was saved."""
-    return 16 if n < 1024 else 32 if n < 4096 else 64 if n < 16384 else BLOCK
-
-
 def build_cache(trace: Trace, selections: Sequence[Selection | None]) -> PromptCache:
     """Gather what each selection keeps; None is the whole cache and must come first if it comes at all."""
     if None in selections[1:]:
@@ -77,14 +72,15 @@ def build_cache(trace: Trace, selections: Sequence[Selection | None]) -> PromptC
 def _whole(trace: Trace, index: int) -> Blocks:
     keys, values = trace.padded[0][index], trace.padded[1][index]
     heads, rows, d = keys.shape
-    per_head = rows // BLOCK
+    block = block_rows(trace.n)
+    per_head = rows // block
     positions = torch.arange(rows, dtype=torch.int32, device=keys.device)
-    positions = positions.masked_fill(positions >= trace.n, -1).view(per_head, BLOCK)
+    positions = positions.masked_fill(positions >= trace.n, -1).view(per_head, block)
     return Blocks(
         0,
         1,
-        keys.view(heads * per_head, BLOCK, d),
-        values.view(heads * per_head, BLOCK, d),
+        keys.view(heads * per_head, block, d),
+        values.view(heads * per_head, block, d),
         positions.repeat(heads, 1),
         torch.arange(heads, dtype=torch.int32, device=keys.device).repeat_interleave(per_head),
     )

@@ -291,9 +291,7 @@ def _pack(c: Comparison) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "format": FORMAT,
         "model": dataclasses.asdict(c.model),
         "prompt": {
-            f.name: getattr(c.prompt, f.name)
-            for f in dataclasses.fields(c.prompt)
-            if f.name != "input_ids"
+            f.name: getattr(c.prompt, f.name) for f in dataclasses.fields(c.prompt) if f.name != "input_ids"
         },
         "settings": c.settings,
         "full": pack_variant(c.full, "full"),

@@ -29,7 +29,9 @@ class Wave:
     variants of the wave, never evicted.
     """
 
-    def __init__(self, model: Model, cache: PromptCache, capacity: int, cancel: threading.Event | None = None):
+    def __init__(
+        self, model: Model, cache: PromptCache, capacity: int, cancel: threading.Event | None = None
+    ):
         self.model, self.cache, self.cancel = model, cache, cancel
         self.size = len(cache.bytes)
         self.length = 0  # rows in the tail

@@ -146,7 +146,9 @@ def output_errors(
     layers, hq = trace.model.n_layers, trace.model.n_query_heads
     results = [
         OutputError(
-            np.zeros((layers, hq), np.float32), np.zeros((layers, hq), np.float32), np.zeros(layers, np.float32)
+            np.zeros((layers, hq), np.float32),
+            np.zeros((layers, hq), np.float32),
+            np.zeros(layers, np.float32),
         )
         for _ in masks
     ]

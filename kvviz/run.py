@@ -135,7 +135,9 @@ def _plan(prompt, methods, budgets, options, controlled) -> list[_Planned]:
         raise InputError("Choose at least one budget between 1% and 100%.")
     double = [m for m in methods if list(methods).count(m) > 1]
     if double:
-        raise InputError(f"{double[0]} is chosen twice. Choose each method once, or give them different options.")
+        raise InputError(
+            f"{double[0]} is chosen twice. Choose each method once, or give them different options."
+        )
     plan = []
     for name in methods:
         method, inline = parse_method(name)
@@ -188,7 +190,9 @@ class _Run:
                 "run. Choose fewer methods or budgets."
             )
         if not 1 <= self.max_new_tokens <= limits.max_new_tokens:
-            raise InputError(f"New tokens lie between 1 and {limits.max_new_tokens}, not {self.max_new_tokens}.")
+            raise InputError(
+                f"New tokens lie between 1 and {limits.max_new_tokens}, not {self.max_new_tokens}."
+            )
         unknown = [m for m in self.measures if m not in MEASURES]
         if unknown:
             raise InputError(f"There is no measure {unknown[0]!r}. Choose from: {', '.join(MEASURES)}.")
@@ -223,7 +227,9 @@ class _Run:
         if self.trace is not None:
             missing = needs - self.trace.needs
             if missing:
-                raise NeedError(f"This trace was made without {sorted(missing)[0]}. Prefill again for these methods.")
+                raise NeedError(
+                    f"This trace was made without {sorted(missing)[0]}. Prefill again for these methods."
+                )
             return
         started = time.perf_counter()
         yield Event("prefill", f"Reading the document, 0 of {self.n:,} tokens", 0, self.n)
@@ -317,7 +323,9 @@ class _Run:
                 left = (now - started) / step * (self.max_new_tokens - step) * (1 if number == waves else 2)
                 where = f" (part {number} of {waves})" if waves > 1 else ""
                 texts = {v.key: self._text(a.token_ids, whole=False) for v, a in zip(variants, answers)}
-                message = f"Writing {len(variants)} answers{where}, token {step} of at most {self.max_new_tokens}"
+                message = (
+                    f"Writing {len(variants)} answers{where}, token {step} of at most {self.max_new_tokens}"
+                )
                 yield Event("decode", message, step, self.max_new_tokens, left, texts)
         finally:
             for variant, answer in zip(variants, answers):
@@ -344,7 +352,9 @@ class _Run:
         queries: dict[int, list[torch.Tensor]] = {}
         divergence = [kl_divergence(self._full_logits(lead, first[0], 0), first)[:, None]]
         step = 1
-        for logits in feed_same(wave, answer, every=True) if not lead else self._recorded(wave, answer, queries):
+        for logits in (
+            feed_same(wave, answer, every=True) if not lead else self._recorded(wave, answer, queries)
+        ):
             for t in range(logits.shape[1]):
                 if step < len(answer):
                     full = self._full_logits(lead, logits[0, t], step)
@@ -424,7 +434,9 @@ class _Run:
         self.tables.update({name: {} for name in names})
         for number, p in enumerate(self.plan, 1):
             self._alive()
-            yield Event("measure", f"{label_of(p.method, p.used)} at every budget", number, 1 + len(self.plan))
+            yield Event(
+                "measure", f"{label_of(p.method, p.used)} at every budget", number, 1 + len(self.plan)
+            )
             self._stops_of(p)
 
     def _stops_of(self, p: _Planned) -> None:

@@ -67,7 +67,9 @@ def accounts(trace: Trace, method: Method, options: Mapping[str, Any], b: int) -
     return out
 
 
-def score_layers(trace: Trace, method: Method, options: Mapping[str, Any], contexts: list[int]) -> list[Scores]:
+def score_layers(
+    trace: Trace, method: Method, options: Mapping[str, Any], contexts: list[int]
+) -> list[Scores]:
     """Scores of every layer for its leading `contexts[l]` rows; kept with the trace for the next budget."""
     key = _key(method, options, contexts)
     if key not in trace.memo:
@@ -95,7 +97,7 @@ def _key(method: Method, options: Mapping[str, Any], contexts: list[int]) -> tup
 
 
 def parse_method(name: str) -> tuple[Method, dict[str, Any]]:
-    """"snapkv" or "snapkv:window=16,allocation=global" -> the method and its options."""
+    """ "snapkv" or "snapkv:window=16,allocation=global" -> the method and its options."""
     method_id, _, text = name.partition(":")
     options: dict[str, Any] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):

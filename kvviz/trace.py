@@ -25,7 +25,11 @@ from kvviz.settings import settings
 from kvviz.types import Prompt
 
 MAX_WINDOW = 128  # queries a trace always holds; a longer observation window is an error
-BLOCK = 128  # rows are stored in multiples of this, so that the full cache is a view of blocks
+
+
+def block_rows(n: int) -> int:
+    """Rows of a storage block: small for short prompts, where slack would swallow what was saved."""
+    return 16 if n < 1024 else 32 if n < 4096 else 64 if n < 16384 else 128
 
 
 @dataclass
@@ -37,7 +41,8 @@ class Trace:
     queries        list over layers of [Hq, min(n, 128), d]: the last rotated queries.
     last_logits    float32 [V]: next-token logits after position n - 1.
     needs          what the observers took besides.
-    padded         the storage behind keys and values: lists of [Hkv, ceil(n / 128) * 128, d].
+    padded         the storage behind keys and values: lists of [Hkv, m, d], m = n rounded up to whole
+                   blocks, so that the full cache can decode without a copy.
     """
 
     model: Model
@@ -83,9 +88,7 @@ class Trace:
         one more column, which is dropped.
         """
         rows = self.window(index, window)
-        return rows_attention(
-            rows, self.keys[index], self.model.layer(index), self.n - rows.shape[1]
-        )
+        return rows_attention(rows, self.keys[index], self.model.layer(index), self.n - rows.shape[1])
 
     def extra(self, need: str, index: int) -> Any:
         """What an observer took of one layer; NeedError names what is missing."""
@@ -175,7 +178,8 @@ class _Reader:
     def __init__(self, model: Model, n: int, observers: list, cancel: threading.Event | None):
         self.model, self.n, self.observers, self.cancel = model, n, observers, cancel
         self.start = 0
-        self.shape = (model.n_kv_heads, -(-n // BLOCK) * BLOCK, model.head_dim)
+        block = block_rows(n)
+        self.shape = (model.n_kv_heads, -(-n // block) * block, model.head_dim)
         self.keys: list[torch.Tensor] = []  # made at first touch, on the layer's own device
         self.values: list[torch.Tensor] = []
         self.queries: list[torch.Tensor] = []

@@ -1,0 +1,304 @@
+"""The command line: `python -m kvviz compare ...`. Parses, calls, prints; holds no logic of its own.
+
+Exit codes: 0 done, 2 bad input (one sentence on standard error), 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from kvviz.errors import InputError, KvvizError
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
+    args = _parser().parse_args(arguments)
+    try:
+        return args.run(args) or 0
+    except KvvizError as error:
+        print(f"kvviz: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("kvviz: interrupted.", file=sys.stderr)
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kvviz",
+        description="See what a KV-cache eviction method keeps, what it loses, and what that does to the answer.",
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _compare_parser(commands.add_parser("compare", help="compare methods on one document and question"))
+    methods = commands.add_parser("methods", help="list the methods with their options")
+    methods.set_defaults(run=_methods)
+    serve = commands.add_parser("serve", help="open the browser app")
+    serve.add_argument("--port", type=int, default=7860)
+    serve.add_argument("--host", default="127.0.0.1")
+    serve.set_defaults(run=_serve)
+    return parser
+
+
+def _compare_parser(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Read a document once, then answer a question from the full cache and from every method at every "
+        "budget. Prints what was kept, what it changed, and the answers."
+    )
+    add = parser.add_argument
+    add("--document", required=True, metavar="FILE", help='a text file (UTF-8), or "-" for standard input')
+    add("--question", required=True, metavar="TEXT")
+    add(
+        "--methods",
+        default="snapkv,criticalkv",
+        metavar="LIST",
+        help="ids, separated by commas (see `kvviz methods`); options after a colon: "
+        '"snapkv:window=16,allocation=global,tova" (default: %(default)s)',
+    )
+    add(
+        "--budgets",
+        default="0.5,0.2,0.1",
+        metavar="LIST",
+        help="shares (0.2 or 20%%) or whole numbers of tokens per KV head (default: %(default)s)",
+    )
+    add(
+        "--model",
+        default="smollm2-135m",
+        help="offered id, hub id, folder or .gguf file (default: %(default)s)",
+    )
+    add("--dtype", default="auto", choices=("auto", "float32", "bfloat16", "float16"))
+    add("--device", default="auto")
+    add("--protocol", default="question-aware", choices=("question-aware", "question-agnostic"))
+    add("--system", default=None, metavar="TEXT", help="system turn")
+    add("--expected", default=None, metavar="TEXT", help="the right answer, to mark answers right or wrong")
+    add("--max-new-tokens", type=int, default=64, metavar="N")
+    add("--temperature", type=float, default=0.0, help="0 is greedy (default)")
+    add("--top-p", type=float, default=1.0)
+    add("--seed", type=int, default=0)
+    add("--controlled", action="store_true", help="same window, pooling and group reduction for all methods")
+    add("--measures", default="kl,output_error", help='"kl", "output_error", both, or "none"')
+    add("--json", default=None, metavar="OUT", help="write the whole comparison as JSON")
+    add("--save", default=None, metavar="OUT.zip", help="write the whole comparison for the app to open")
+    add("--quiet", action="store_true", help="no progress on standard error")
+    parser.set_defaults(run=_compare)
+
+
+def split_methods(text: str) -> list[str]:
+    """ "a:x=1,y=2,b" -> ["a:x=1,y=2", "b"]: a part with "=" and no ":" belongs to the method before it."""
+    names: list[str] = []
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        if names and "=" in part and ":" not in part:
+            names[-1] += f",{part}"
+        else:
+            names.append(part)
+    return names
+
+
+def parse_budget(text: str) -> float | int:
+    """ "20%" and "0.2" are shares, "128" is a number of tokens per KV head."""
+    text = text.strip()
+    try:
+        if text.endswith("%"):
+            return float(text[:-1]) / 100
+        return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
+    except ValueError:
+        raise InputError(
+            f"{text!r} is not a budget. Write a share such as 0.2 or 20%, or a whole number of tokens."
+        ) from None
+
+
+def _compare(args: argparse.Namespace) -> int:
+    for out in filter(None, (args.json, args.save)):
+        if not Path(out).resolve().parent.is_dir():
+            raise InputError(f"There is no folder {Path(out).parent} to write {Path(out).name} to.")
+    budgets = [parse_budget(b) for b in args.budgets.split(",") if b.strip()]
+    document, notices = _read_document(args.document)
+    for notice in notices:
+        print(f"kvviz: {notice}", file=sys.stderr)
+    from kvviz.models import load_model
+    from kvviz.prompts import build_prompt
+    from kvviz.run import compare
+
+    show = _Progress(quiet=args.quiet)
+    model = load_model(args.model, dtype=args.dtype, device=args.device, progress=show.message)
+    prompt = build_prompt(
+        model, document=document, question=args.question, system=args.system, protocol=args.protocol
+    )
+    measures = () if args.measures == "none" else tuple(filter(None, args.measures.split(",")))
+    with _interruptible() as cancel:
+        result = compare(
+            model,
+            prompt,
+            split_methods(args.methods),
+            budgets,
+            max_new_tokens=args.max_new_tokens,
+            measures=measures,
+            events=show.event,
+            cancel=cancel,
+            controlled=args.controlled,
+            expected=args.expected,
+            temperature=args.temperature,
+            top_p=args.top_p,
+            seed=args.seed,
+            lenses=bool(args.json or args.save),
+        )
+    show.end()
+    if result is None:
+        raise KeyboardInterrupt
+    _print_result(result)
+    if args.json:
+        result.to_json(args.json)
+    if args.save:
+        result.save(args.save)
+    return 130 if cancel.is_set() else 0
+
+
+def _read_document(name: str) -> tuple[str, list[str]]:
+    from kvviz.prompts import decode_document
+
+    if name == "-":
+        return decode_document(sys.stdin.buffer.read())
+    path = Path(name)
+    if not path.is_file():
+        raise InputError(f"There is no file {name}.")
+    return decode_document(path.read_bytes())
+
+
+class _Progress:
+    """One line on standard error, rewritten in a terminal, one line a stage elsewhere."""
+
+    def __init__(self, quiet: bool):
+        self.quiet, self.live, self.stage, self.shown = quiet, sys.stderr.isatty(), "", 0.0
+
+    def message(self, text: str, fraction: float | None = None) -> None:
+        self._show(text if fraction is None else f"{text} {fraction:.0%}", text)
+
+    def event(self, event) -> None:
+        left = event.seconds_left
+        tail = f", about {left:.0f} s left" if left else ""
+        self._show(event.message + tail, event.stage)
+
+    def _show(self, text: str, stage: str) -> None:
+        if self.quiet or (not self.live and stage == self.stage):
+            return
+        if self.live and stage == self.stage and time.monotonic() - self.shown < 0.1:
+            return
+        self.stage, self.shown = stage, time.monotonic()
+        print(
+            f"\r\x1b[K{text}" if self.live else text,
+            end="" if self.live else "\n",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    def end(self) -> None:
+        if self.live and not self.quiet:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+class _interruptible:
+    """Within it, Ctrl-C asks the run to stop and hand over what is finished; a second one breaks off."""
+
+    def __enter__(self) -> threading.Event:
+        self.cancel = threading.Event()
+        self.before = None
+        if threading.current_thread() is threading.main_thread():
+            self.before = signal.signal(signal.SIGINT, self._stop)
+        return self.cancel
+
+    def _stop(self, *_) -> None:
+        if self.cancel.is_set():
+            raise KeyboardInterrupt
+        self.cancel.set()
+
+    def __exit__(self, *_) -> None:
+        if self.before is not None:
+            signal.signal(signal.SIGINT, self.before)
+
+
+def _print_result(result) -> None:
+    from kvviz.evaluate.needles import contains_expected
+    from kvviz.figures import text
+
+    def verdict(variant) -> str:
+        if not result.expected:
+            return ""
+        return "right" if contains_expected(variant.text, result.expected) else "wrong"
+
+    rows = []
+    for v, row in zip([result.full, *result.variants], result.to_frame().to_dict("records")):
+        rows.append(
+            {
+                "method": v.label,
+                "kept": text.share(row["share"]),
+                "tokens/head": f"{v.tokens_kept:,.0f}",
+                "MB": f"{v.bytes / 1e6:,.1f}",
+                "KL": _number(row["mean_kl"], text.kl_number),
+                "error": _number(row["median_output_error"], text.relative_error),
+                "differs at": "same" if v.first_difference is None else str(v.first_difference),
+                "": verdict(v),
+            }
+        )
+    m = result.model
+    print(
+        f"{m.id}, {m.dtype}, {result.n:,} tokens under compression, {m.n_layers} layers x {m.n_kv_heads} KV heads, "
+        f"{result.prompt.protocol}"
+    )
+    print(_table(rows))
+    print(
+        "\nKL: mean nats a token against the full cache. error: median over heads of the relative output change."
+    )
+    for v in [result.full, *result.variants]:
+        budget = "" if v is result.full else f" {text.share(result.share(v.budget))}"
+        print(f"\n{v.label}{budget}: {_printable(v.text) or '(stopped at once)'}")
+    for note in dict.fromkeys([*result.notes, *(n for v in result.variants for n in v.notes)]):
+        print(f"\nNote: {note}", end="")
+    print()
+
+
+def _number(value, write: Callable[[float], str]) -> str:
+    return "-" if value is None or value != value else write(value)
+
+
+def _printable(text: str) -> str:
+    """Answers may hold anything: control characters must not reach the terminal."""
+    return "".join(c if c.isprintable() else " " if c in "\n\t" else "?" for c in text).strip()
+
+
+def _table(rows: list[dict[str, str]]) -> str:
+    heads = list(rows[0])
+    width = {h: max(len(h), *(len(r[h]) for r in rows)) for h in heads}
+
+    def line(cells: dict[str, str]) -> str:
+        first, *rest = heads
+        return "  ".join(
+            [cells[first].ljust(width[first]), *(cells[h].rjust(width[h]) for h in rest)]
+        ).rstrip()
+
+    return "\n".join([line({h: h for h in heads}), *(line(r) for r in rows)])
+
+
+def _methods(args: argparse.Namespace) -> int:
+    from kvviz.methods import list_methods
+
+    for m in list_methods():
+        options = ", ".join(f"{k}={v}" for k, v in m.options.items()) or "no options"
+        print(f"{m.id:20} {m.idea} ({m.paper})\n{'':20} {options}; allocation={m.allocation}")
+    return 0
+
+
+def _serve(args: argparse.Namespace) -> int:
+    from kvviz.ui import launch
+
+    launch(host=args.host, port=args.port)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
