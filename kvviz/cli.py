@@ -33,7 +33,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="kvviz",
-        description="See what a KV-cache eviction method keeps, what it loses, and what that does to the answer.",
+        description="See what a KV-cache eviction method keeps and loses, and what that does to the answer.",
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _compare_parser(commands.add_parser("compare", help="compare methods on one document and question"))
@@ -247,12 +247,13 @@ def _print_result(result) -> None:
         )
     m = result.model
     print(
-        f"{m.id}, {m.dtype}, {result.n:,} tokens under compression, {m.n_layers} layers x {m.n_kv_heads} KV heads, "
-        f"{result.prompt.protocol}"
+        f"{m.id}, {m.dtype}, {result.n:,} tokens under compression, "
+        f"{m.n_layers} layers x {m.n_kv_heads} KV heads, {result.prompt.protocol}"
     )
     print(_table(rows))
     print(
-        "\nKL: mean nats a token against the full cache. error: median over heads of the relative output change."
+        "\nKL: mean nats a token against the full cache. "
+        "error: median over heads of the relative output change."
     )
     for v in [result.full, *result.variants]:
         budget = "" if v is result.full else f" {text.share(result.share(v.budget))}"

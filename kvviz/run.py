@@ -410,8 +410,9 @@ class _Run:
         if "output_error" not in self.measures or self.probes is None:
             return
         masks = [v.selection.mask for v in self.variants]
-        for done, errors in output_errors(self.trace, self.probes, masks):
+        for done, partial in output_errors(self.trace, self.probes, masks):
             self._alive()
+            errors = partial
             if done % 5 == 0:
                 yield Event("measure", "Measuring output errors", done, self.model.n_layers)
         for variant, error in zip(self.variants, errors):
@@ -446,8 +447,9 @@ class _Run:
         if not stops:
             return
         chosen = [select(self.trace, p.name, stop, **self._given(p)) for stop in stops]
-        for _, errors in output_errors(self.trace, self.probes, [s.mask for s in chosen]):
+        for _, partial in output_errors(self.trace, self.probes, [s.mask for s in chosen]):
             self._alive()
+            errors = partial
         flat = (len(stops), -1, self.n)
         kept = np.stack([_stack(s.mask) for s in chosen]).reshape(flat)
         rule = np.stack([s.protected.cpu().numpy() for s in chosen]).reshape(flat)

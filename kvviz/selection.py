@@ -259,9 +259,10 @@ def _notes(trace: Trace, spec: Method, options, b: int, rows: list[LayerAccount]
         )
     short = [i for i, a in enumerate(rows) if a.rows < trace.n]
     if short:
+        held = min(rows[i].rows for i in short)
         yield (
-            f"{len(short)} of {len(rows)} layers slide: only the last {min(rows[i].rows for i in short)} tokens "
-            "are held there, and the budget is at most that."
+            f"{len(short)} of {len(rows)} layers slide: only the last {held} tokens are held there, "
+            "and the budget is at most that."
         )
     if spec.reconstructed:
         yield f"Reconstructed: {spec.reconstructed}."
