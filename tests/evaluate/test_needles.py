@@ -1,0 +1,253 @@
+"""Needle texts (length, place, variety) and the right/wrong verdict."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from kvviz.errors import InputError
+from kvviz.evaluate.needles import (
+    CODE,
+    DEPTHS,
+    N_TEXTS,
+    NEEDLE,
+    QUESTION,
+    contains_expected,
+    needle_cases,
+    needle_text,
+)
+
+
+class WordTokenizer:
+    """Counts like the real ones do: single digits, words with their space, punctuation, breaks."""
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        return [hash(token) for token in re.findall(r" ?[A-Za-z]+|\d|\n+|[^\w\s]", text)]
+
+
+class CharacterTokenizer:
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        return [ord(c) for c in text]
+
+
+WORDS = WordTokenizer()
+
+
+def sentences(document: str) -> list[str]:
+    return re.split(r"(?<=\.)\s+", document)
+
+
+@pytest.mark.parametrize("text", range(N_TEXTS))
+@pytest.mark.parametrize("length", [100, 256, 1000, 1024, 4000, 8192])
+def test_length_is_met_within_two_percent(length, text):
+    for case in needle_cases(length, DEPTHS, WORDS, (text,)):
+        assert case.tokens == len(WORDS.encode(case.document))
+        assert abs(case.tokens - length) <= 0.02 * length
+
+
+def test_length_is_met_in_other_tokens():
+    case = needle_text(3000, 0.5, CharacterTokenizer())
+    assert abs(len(case.document) - 3000) <= 60
+
+
+@pytest.mark.parametrize("text", range(N_TEXTS))
+@pytest.mark.parametrize("depth", [0, *DEPTHS, 1])
+def test_needle_stands_at_the_nearest_sentence_boundary(depth, text):
+    case = needle_text(1000, depth, WORDS, text)
+    parts = sentences(case.document)
+    assert parts.count(NEEDLE) == 1
+    place = parts.index(NEEDLE)
+    counts = [len(WORDS.encode(" " + part)) for part in parts if part != NEEDLE]
+    misses = [abs(sum(counts[:i]) - depth * sum(counts)) for i in range(len(counts) + 1)]
+    # A paragraph break counts as a token here and not there, hence the slack of a few tokens.
+    assert misses[place] <= min(misses) + 10
+    if depth in (0, 1):
+        assert place == depth * len(counts)
+
+
+def test_spans_point_into_the_document():
+    case = needle_text(500, 0.7, WORDS, text=2, seed=3)
+    start, end = case.needle_span
+    assert case.document[start:end] == case.needle_sentence == NEEDLE
+    start, end = case.expected_span
+    assert case.document[start:end] == case.expected == CODE
+    assert case.question == QUESTION
+
+
+@pytest.mark.parametrize("text", range(N_TEXTS))
+def test_no_sentence_occurs_twice_and_none_gives_the_code_away(text):
+    parts = sentences(needle_text(8000, 0.5, WORDS, text).document)
+    assert len(parts) == len(set(parts))
+    assert not contains_expected(" ".join(part for part in parts if part != NEEDLE), CODE)
+
+
+@pytest.mark.parametrize("text", range(N_TEXTS))
+def test_a_text_is_full_of_distracting_numbers(text):
+    document = needle_text(1000, 0.5, WORDS, text).document
+    numbers = re.findall(r"\d+", document)
+    assert len(numbers) > 60
+    assert len(set(numbers)) > 40
+    assert "{" not in document and "}" not in document
+    assert "  " not in document and "\n\n" in document
+
+
+@pytest.mark.parametrize("text", range(N_TEXTS))
+def test_a_thousand_tokens_hardly_repeat_a_phrasing(text):
+    shapes = [re.sub(r"\d+", "0", part)[:25] for part in sentences(
+        needle_text(1000, 0.5, WORDS, text).document)]  # fmt: skip
+    assert len(set(shapes)) >= 0.9 * len(shapes)
+
+
+def test_only_the_needle_moves_between_depths():
+    rests = {tuple(part for part in sentences(case.document) if part != NEEDLE)
+             for case in needle_cases(1000, DEPTHS, WORDS, (1,))}  # fmt: skip
+    assert len(rests) == 1
+
+
+def test_same_arguments_same_text_and_each_argument_matters():
+    first = needle_text(1000, 0.3, WORDS, 0, 0)
+    assert first == needle_text(1000, 0.3, WORDS, 0, 0)
+    others = [needle_text(1000, 0.3, WORDS, 1, 0), needle_text(1000, 0.3, WORDS, 0, 1),
+              needle_text(1000, 0.9, WORDS, 0, 0)]  # fmt: skip
+    assert len({case.document for case in [first, *others]}) == 4
+
+
+def test_cases_come_texts_outermost():
+    cases = needle_cases(300, (0.1, 0.9), WORDS, (2, 0), seed=5)
+    assert [(case.text, case.depth, case.seed) for case in cases] == [
+        (2, 0.1, 5), (2, 0.9, 5), (0, 0.1, 5), (0, 0.9, 5)]  # fmt: skip
+    assert cases[3] == needle_text(300, 0.9, WORDS, 0, 5)
+
+
+def test_very_long_texts_end():
+    """Sentences with few slots run out of variations; the text must go on without them."""
+    case = needle_text(150_000, 0.5, WORDS)
+    assert abs(case.tokens - 150_000) <= 3000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((99, 0.5, WORDS), "needs 100 tokens or more, not 99"),
+        ((500, 1.1, WORDS), "between 0 .start. and 1 .end., not 1.1"),
+        ((500, float("nan"), WORDS), "not nan"),
+        ((500, 0.5, WORDS, 3), "0 to 2, not 3"),
+        ((500, 0.5, WORDS, -1), "0 to 2, not -1"),
+        ((500, 0.5, None), "hand over the model's tokenizer"),
+    ],
+)
+def test_what_cannot_be_built_is_said(arguments, message):
+    with pytest.raises(InputError, match=message):
+        needle_text(*arguments)
+
+
+RIGHT = [
+    ("58213", "58213"),
+    ("58213.", "58213"),
+    ("58,213", "58213"),
+    ("58.213", "58213"),
+    ("58 213", "58213"),
+    ("58\u202f213", "58213"),
+    ("5 8 2 1 3", "58213"),
+    ("5, 8, 2, 1, 3", "58213"),
+    ("5-8-2-1-3", "58213"),
+    ("582-13", "58213"),
+    ("**58213**", "58213"),
+    ("_58213_", "58213"),
+    ("(58213)", "58213"),
+    ("code:58213", "58213"),
+    ("58213, 4 boats", "58213"),
+    ("58213 4", "58213"),
+    ("\uff15\uff18\uff12\uff11\uff13", "58213"),
+    ("\u4ee3\u7801\u662f58213\u3002", "58213"),
+    ("582134 or 58213", "58213"),
+    ("It is $450.00.", "450"),
+    ("$450", "450.00"),
+    ("1200.5", "1,200.5"),
+    ("18400 euros", "18,400"),
+    ("18,400", "18400"),
+    ("18'400", "18,400"),
+    ("1,200.50", "1200.50"),
+    ("the SILVER  tern!", "Silver Tern"),
+    ("Silver-Tern", "silver tern"),
+    ("thirty (30) days", "30 days"),
+    ("30days", "30 days"),
+    ("on March 3, 1902", "March 3 1902"),
+    ("2,5 seconds", "2.5"),
+    ("The value is 2.5.", "2.5"),
+    ("\u5728\u4e0a\u6d77\u5e02", "\u4e0a\u6d77"),
+    ("the keeper\u2019s boat", "keeper's boat"),
+    ("a -> b", "->"),
+]
+WRONG = [
+    ("", "58213"),
+    ("582134", "58213"),
+    ("158213", "58213"),
+    ("158,213", "58213"),
+    ("58,2134", "58213"),
+    ("58213.4", "58213"),
+    ("58213,400", "58213"),
+    ("58 213 400", "58213"),
+    ("58213-4", "58213"),
+    ("5 8 2 1 3 4", "58213"),
+    ("1 5 8 2 1 3", "58213"),
+    ("58213kg", "58213"),
+    ("x58213", "58213"),
+    ("5821", "58213"),
+    ("58312", "58213"),
+    ("clause 5. 8213", "58213"),
+    ("5, 8213", "58213"),
+    ("1, 5", "15"),
+    ("1.5", "15"),
+    ("15", "1.5"),
+    ("1200.5", "1200"),
+    ("11,200.5", "1200.5"),
+    ("1,200.55", "1200.5"),
+    ("175 days", "75 days"),
+    ("75 daysailers", "75 days"),
+    ("partner", "art"),
+    ("March 31902", "March 3 1902"),
+    ("Silver", "Silver Tern"),
+]
+
+
+@pytest.mark.parametrize(("answer", "expected"), RIGHT)
+def test_right(answer, expected):
+    assert contains_expected(answer, expected)
+
+
+@pytest.mark.parametrize(("answer", "expected"), WRONG)
+def test_wrong(answer, expected):
+    assert not contains_expected(answer, expected)
+
+
+@pytest.mark.parametrize("expected", ["", "  \n"])
+def test_an_empty_expectation_is_refused(expected):
+    with pytest.raises(InputError, match="expected answer is empty"):
+        contains_expected("58213", expected)
+
+
+def test_the_verdict_takes_no_time_on_a_hostile_answer():
+    """No backtracking beyond a few characters: a long answer of digits and spaces is quick."""
+    assert not contains_expected("5 8 2 1 " * 20_000, "58213")
+    assert not contains_expected("a " * 50_000, "a b c d e f")
+
+
+@pytest.mark.slow
+def test_the_full_cache_finds_most_needles(smollm):
+    """1,000 tokens, 3 texts x 5 places, greedy, 24 tokens. Below 12 of 15 the texts are no use."""
+    found = sum(
+        contains_expected(_answer(smollm, case), case.expected)
+        for case in needle_cases(1000, DEPTHS, smollm.tokenizer)
+    )
+    assert found >= 12
+
+
+def _answer(model, case) -> str:
+    user = {"role": "user", "content": f"{case.document}\n\n{case.question}"}
+    inputs = model.tokenizer.apply_chat_template(
+        [user], add_generation_prompt=True, return_tensors="pt", return_dict=True
+    )
+    ids = model.hf.generate(**inputs, max_new_tokens=24, do_sample=False)
+    return model.tokenizer.decode(ids[0, inputs["input_ids"].shape[1] :], skip_special_tokens=True)
