@@ -1,6 +1,6 @@
 """Document and question -> token ids, with the place of every token in the document.
 
-The user turn is `document + "\\n\\n" + question`, set in the model's chat template. Text of the visitor
+The user turn is `document + "\\n\\n" + question`, set in the model's chat template. A visitor's text
 never becomes a control token: what merely looks like one ("<|im_end|>") is read as plain text.
 """
 
@@ -282,7 +282,7 @@ def _strips(render: Callable[[list[dict[str, str]]], str], head: str) -> bool:
 
 
 def _start(tokenizer: Any, head: str) -> str:
-    """`head` with the begin-of-text token in front, where the tokenizer adds one and head has none."""
+    """`head` with the begin-of-text token in front, if the tokenizer adds one and head has none."""
     bos = tokenizer.bos_token
     with _encoding:
         adds = bos and tokenizer("a").input_ids[:1] == [tokenizer.bos_token_id]

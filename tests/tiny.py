@@ -1,7 +1,7 @@
-"""Tiny random models of every served family and a byte-level tokenizer, built offline in milliseconds.
+"""Tiny random models of every served family and a byte-level tokenizer, built in milliseconds.
 
-Weights are scaled so that attention is neither uniform nor one-hot, and head size and hidden size are
-independent where a family allows it. Seeds are fixed: two builds are equal.
+Weights are scaled so that attention is neither uniform nor one-hot, and head size and hidden size
+are independent where a family allows it. Seeds are fixed: two builds are equal.
 """
 
 from __future__ import annotations

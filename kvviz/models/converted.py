@@ -19,6 +19,7 @@ import time
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -189,7 +190,9 @@ def _convert(id: str, gguf: Path, dtype: torch.dtype, target: Path, say: Progres
     place = {"pretrained_model_name_or_path": str(gguf.parent), "gguf_file": gguf.name}
     try:
         family_of(AutoConfig.from_pretrained(**place, trust_remote_code=False), id)
-        model = AutoModelForCausalLM.from_pretrained(**place, dtype=dtype, trust_remote_code=False)
+        model = AutoModelForCausalLM.from_pretrained(
+            **place, dtype=dtype, trust_remote_code=False, quantization_config=_unpacked()
+        )
         tokenizer = AutoTokenizer.from_pretrained(**place, trust_remote_code=False)
     except (ModelError, MemoryError):
         raise
@@ -209,6 +212,12 @@ def _convert(id: str, gguf: Path, dtype: torch.dtype, target: Path, say: Progres
     say("Storing the converted weights", None)
     model.save_pretrained(target)
     tokenizer.save_pretrained(target)
+
+
+def _unpacked() -> Any:
+    """Ask for plain tensors: newer transformers keep GGUF weights packed where they have kernels."""
+    kind = getattr(transformers, "GgufConfig", None)
+    return kind(dequantize=True) if kind else None
 
 
 def _seal(folder: Path, id: str, source: Path, dtype: torch.dtype) -> None:

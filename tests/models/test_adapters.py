@@ -1,4 +1,4 @@
-"""Families: what `Model` and `Layer` say is what the transformers modules do; refusals have reasons."""
+"""Families: what `Model` and `Layer` say is what the modules do; refusals have reasons."""
 
 import pytest
 import torch
