@@ -6,6 +6,7 @@ the end (`finish`). Its time is counted apart, as the method's own cost.
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager, nullcontext
 
 import torch
@@ -186,11 +187,16 @@ class _RepeatAttend:
 
 @contextmanager
 def watch_inputs(model, see):
-    """While open, `see(layer index, hidden [B, T, D])` is called before each attention module runs."""
+    """While open, `see(layer index, hidden [B, T, D])` is called before each attention module runs.
+
+    Only what this thread runs is shown: another one may be reading its own prompt on the same model.
+    """
+    own = threading.get_ident()
 
     def hook(index):
         def before(module, args, kwargs):
-            see(index, kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
+            if threading.get_ident() == own:
+                see(index, kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
 
         return before
 

@@ -1,0 +1,163 @@
+"""The prefill's forward pass: the same numbers as the plain model, and a model left as it was found."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from reference import NEEDS, masked_logits, masked_model, prompt_of, trace_of
+from tiny import FAMILIES, make_hf, make_model
+
+from kvviz.errors import Cancelled
+from kvviz.forward import forward
+from kvviz.observers import ColumnSums
+from kvviz.trace import prefill
+
+N = 70  # longer than every sliding window of the tiny models
+
+
+def snapshot(hf) -> dict:
+    """Everything a careless caller could leave behind on a model."""
+    modules = dict(hf.named_modules())
+    return {
+        "implementation": hf.config._attn_implementation,
+        "config": hf.config.to_dict(),
+        "attributes": {name: sorted(vars(m)) for name, m in modules.items()},
+        "hooks": {
+            name: [len(getattr(m, kind)) for kind in vars(m) if "hook" in kind and vars(m)[kind] is not None]
+            for name, m in modules.items()
+        },
+        "pointers": {name: p.data_ptr() for name, p in hf.state_dict().items()},
+        "weights": {name: p.double().sum().item() for name, p in hf.state_dict().items()},
+        "training": {name: m.training for name, m in modules.items()},
+    }
+
+
+@pytest.mark.parametrize("family", [*FAMILIES, "gpt_oss"])
+def test_the_reference_attention_is_the_plain_model(family):
+    ids = prompt_of(make_model(family), N).input_ids[None]
+    hf = make_hf(family)
+    hf.config._attn_implementation = "eager"
+    with torch.no_grad():
+        plain = hf(input_ids=ids, use_cache=False).logits
+    torch.testing.assert_close(masked_logits(masked_model(family), ids, 0, None), plain, atol=2e-4, rtol=1e-4)
+
+
+@torch.no_grad()
+def test_prefill_logits_keys_and_values_are_those_of_the_plain_forward(tiny_model):
+    prompt = prompt_of(tiny_model, N)
+    trace = prefill(tiny_model, prompt)
+    plain = make_hf(tiny_model.id.removeprefix("tiny-"))(input_ids=prompt.input_ids[None], use_cache=True)
+    torch.testing.assert_close(trace.last_logits, plain.logits[0, -1], atol=1e-4, rtol=1e-4)
+    for index in range(tiny_model.n_layers):
+        keys, values = (side[0] for side in (plain.past_key_values.layers[index].keys,
+                                             plain.past_key_values.layers[index].values))  # fmt: skip
+        rows = keys.shape[1]  # a sliding layer of the plain cache holds the last rows only
+        torch.testing.assert_close(trace.keys[index][:, N - rows :], keys, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(trace.values[index][:, N - rows :], values, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize("chunk", [16, 23, 69, 70])
+def test_several_chunks_give_what_one_gives(tiny_model, chunk, monkeypatch):
+    whole = trace_of(tiny_model, N)
+    monkeypatch.setenv("KVVIZ_PREFILL_CHUNK", str(chunk))
+    parts = trace_of(tiny_model, N)
+    torch.testing.assert_close(parts.last_logits, whole.last_logits, atol=1e-4, rtol=1e-4)
+    for index in range(tiny_model.n_layers):
+        for side in ("keys", "values", "queries"):
+            a, b = getattr(parts, side)[index], getattr(whole, side)[index]
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+
+
+def test_logits_to_keep_and_true_positions(tiny_llama):
+    """Positions are handed on to the rotary angles: a shift of all of them changes no attention."""
+    ids = prompt_of(tiny_llama, 20).input_ids[None]
+
+    def plain_attention(index, query, key, value):
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, enable_gqa=True
+        )
+
+    at = torch.arange(20)[None]
+    whole = forward(tiny_llama, ids, at, plain_attention)
+    assert whole.shape == (1, 20, 320)
+    last = forward(tiny_llama, ids, at, plain_attention, logits_to_keep=2)
+    torch.testing.assert_close(last, whole[:, -2:])
+    torch.testing.assert_close(forward(tiny_llama, ids, at + 500, plain_attention), whole, atol=1e-3, rtol=1e-3)
+    stretched = forward(tiny_llama, ids, at * 7, plain_attention)
+    assert (stretched - whole).abs().max() > 0.01
+
+
+def test_the_model_is_left_as_found(tiny_model):
+    before = snapshot(tiny_model.hf)
+    prefill(tiny_model, prompt_of(tiny_model, N), needs=NEEDS)
+    assert snapshot(tiny_model.hf) == before
+
+
+def test_the_model_is_left_as_found_after_an_error(tiny_llama, monkeypatch):
+    before = snapshot(tiny_llama.hf)
+
+    def fails(self, index, query, keys, start):
+        if index == 1:
+            raise RuntimeError("no memory")
+
+    monkeypatch.setattr(ColumnSums, "see", fails)
+    with pytest.raises(RuntimeError, match="no memory"):
+        prefill(tiny_llama, prompt_of(tiny_llama, N), needs=NEEDS)
+    assert snapshot(tiny_llama.hf) == before
+
+
+def test_the_model_is_left_as_found_after_a_stop(tiny_llama, monkeypatch):
+    monkeypatch.setenv("KVVIZ_PREFILL_CHUNK", "16")
+    before = snapshot(tiny_llama.hf)
+    cancel = threading.Event()
+    with pytest.raises(Cancelled):
+        prefill(tiny_llama, prompt_of(tiny_llama, N), needs=NEEDS, progress=lambda *_: cancel.set(), cancel=cancel)
+    assert snapshot(tiny_llama.hf) == before
+
+
+def test_two_threads_on_one_model_get_what_each_gets_alone(tiny_llama, monkeypatch):
+    monkeypatch.setenv("KVVIZ_PREFILL_CHUNK", "16")  # so that their forward passes alternate
+    prompts = [prompt_of(tiny_llama, N, seed=seed) for seed in (1, 2)]
+    alone = [prefill(tiny_llama, prompt, needs=NEEDS) for prompt in prompts]
+    together = [None, None]
+
+    def work(i):
+        for _ in range(3):
+            together[i] = prefill(tiny_llama, prompts[i], needs=NEEDS)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for a, b in zip(alone, together):
+        torch.testing.assert_close(b.last_logits, a.last_logits)
+        for need in ("column_sums", "hidden", "repeat"):
+            for x, y in zip(a.extras[need], b.extras[need]):
+                torch.testing.assert_close(y, x)
+
+
+def test_generate_in_another_thread_is_not_disturbed(tiny_llama):
+    """While our attention is chosen, the plain model run by someone else still attends as itself."""
+    ids = prompt_of(tiny_llama, 30).input_ids[None]
+    with torch.no_grad():
+        wanted = tiny_llama.hf(input_ids=ids, use_cache=False).logits
+    inside, done = threading.Event(), threading.Event()
+
+    def slow(index, query, key, value):
+        inside.set()
+        assert done.wait(20)
+        return query
+
+    thread = threading.Thread(
+        target=forward, args=(tiny_llama, ids[:, :4], torch.arange(4)[None], slow), daemon=True
+    )
+    thread.start()
+    assert inside.wait(20)
+    with torch.no_grad():
+        got = tiny_llama.hf(input_ids=ids, use_cache=False).logits
+    done.set()
+    thread.join()
+    torch.testing.assert_close(got, wanted, atol=1e-5, rtol=1e-5)
