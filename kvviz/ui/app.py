@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import html
 import json
 import os
 import tempfile
@@ -18,7 +17,7 @@ from kvviz.ui import assets, fields
 from kvviz.ui.api import compare_endpoint
 from kvviz.ui.desk import Desk
 from kvviz.ui.runs import RunStore
-from kvviz.ui.views import answer
+from kvviz.ui.views import answer, boot
 from kvviz.ui.work import Engine
 
 VIEW = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
@@ -47,14 +46,15 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
         return answer(store, files, body)
 
     with gr.Blocks(title="kvviz", delete_cache=(3600, 3600)) as demo:
-        gr.HTML(html_template='<div id="kv-head" class="kv"></div>', elem_id="kv-head-block")
+        gr.HTML(html_template='<div id="kv-head" class="kv"></div>', apply_default_css=False,
+                elem_id="kv-head-block")  # fmt: skip
         form = fields.build(engine)
         page = gr.HTML(
             html_template='<div id="kv-app" class="kv" aria-busy="true"></div>',
             js_on_load=assets.script(),
             server_functions=[ask],
             plotly_url=f"/gradio_api/file={assets.plotly_js()}",
-            boot=json.dumps(_boot(store), ensure_ascii=True),
+            boot=json.dumps(boot({spec.id: spec.label for spec in engine.methods()})),
             apply_default_css=False,
             elem_id="kv-page-block",
         )
@@ -65,8 +65,10 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
         running = form.run.click(
             desk.run, [*form.inputs], [bus], trigger_mode="once", **MODEL_WORK
         )
+        running.failure(desk.failed, None, [bus], **VIEW)
         form.stop.click(desk.stop, None, None, queue=False, api_visibility="private")
-        page.decode_more(desk.decode_more, None, [bus], trigger_mode="once", **MODEL_WORK)
+        more = page.decode_more(desk.decode_more, None, [bus], trigger_mode="once", **MODEL_WORK)
+        more.failure(desk.failed, None, [bus], **VIEW)
         page.stop_run(desk.stop, None, None, queue=False, api_visibility="private")
         form.saved.upload(desk.open_saved, [form.saved], [bus], **VIEW)
         form.upload.upload(desk.read_document, [form.upload], [form.document, bus], **VIEW)
@@ -75,7 +77,6 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
         gr.api(compare_endpoint(engine), api_name="compare", concurrency_id="model",
                concurrency_limit=1)  # fmt: skip
     demo.queue(max_size=settings().queue_size, default_concurrency_limit=8)
-    demo.kvviz_running = running
     return demo
 
 
@@ -103,15 +104,3 @@ _META = '<meta name="description" content="What does a language model forget whe
 def launch(**options: Any) -> Any:
     """Build and serve the page; `options` win over the defaults."""
     return build_app().launch(**{**launch_options(), **options})
-
-
-def _boot(store: RunStore) -> dict[str, Any]:
-    """What the page knows before it asks: the stored runs and the colours of every role."""
-    from kvviz.ui.views import boot
-
-    return boot(store)
-
-
-def escaped(text: str) -> str:
-    """Text for the few places where Gradio itself writes markup."""
-    return html.escape(text)

@@ -32,7 +32,7 @@ class Desk:
         self.engine, self.store, self.limits = engine, store, limits
         self._cancels: dict[str, threading.Event] = {}
 
-    def run(self, *values: Any, request: gr.Request) -> Iterator[str]:
+    def run(self, request: gr.Request, *values: Any) -> Iterator[str]:
         """Run what the fields say; yields statuses, the last one names the finished run."""
         from kvviz.ui.fields import NAMES
 
@@ -56,6 +56,10 @@ class Desk:
             return
         more = dataclasses.replace(ask, budgets=share)
         yield from self._stream(more, request.session_hash or "", run)
+
+    def failed(self) -> str:
+        """What the page is told when a handler itself broke, or the queue was full."""
+        return told(state="failed", message="The run could not be started. Try again in a moment.")
 
     def stop(self, request: gr.Request) -> None:
         """Stop this visitor's run; it ends within a step."""

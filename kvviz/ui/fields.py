@@ -36,7 +36,7 @@ class Form:
 
 def build(engine: Any) -> Form:
     """Lay out the fields inside one accordion, closed at first: the page opens on a result."""
-    with gr.Accordion("Use your own text", open=False, elem_id="kv-setup"):
+    with gr.Accordion("Use my own text", open=False, elem_id="kv-setup"):
         with gr.Row(elem_id="kv-steps"):
             with gr.Column(scale=5, min_width=300):
                 gr.HTML("<h3>1 · Document and question</h3>", elem_classes="kv-step")
@@ -72,7 +72,7 @@ def build(engine: Any) -> Form:
                 with gr.Row():
                     run = gr.Button("Run", variant="primary", elem_id="kv-run-button")
                     stop = gr.Button("Stop", elem_id="kv-stop-button")
-                gr.HTML(html_template='<div id="kv-run" class="kv"></div>')
+                gr.HTML(html_template='<div id="kv-run" class="kv"></div>', apply_default_css=False)
                 saved = gr.UploadButton(
                     "Open a saved run", file_types=[".zip", ".json"], size="sm",
                     elem_id="kv-open-saved",

@@ -158,3 +158,86 @@ def need_b(chosen: Chosen) -> str:
     if chosen.b is None:
         raise InputError("Choose a second method as B.")
     return chosen.b
+
+
+def _side(chosen: Chosen, args: dict[str, Any]) -> tuple[str, str]:
+    """(method, "A" or "B") of the panel that asks."""
+    return (need_b(chosen), "B") if args.get("side") == "b" else (chosen.a, "A")
+
+
+def _rule(args: dict[str, Any]) -> str:
+    return "max" if args.get("rule") == "max" else "mean"
+
+
+@view("kept")
+def kept(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """Layers x tokens of one method."""
+    from kvviz.figures import kept as maps
+
+    method, side = _side(chosen, args)
+    table = maps.kept_table(
+        run.comparison, method, chosen.budget, *_range(run, args), _columns(args), _rule(args)
+    )
+    return given(table, lambda: maps.kept_figure(table, side), args, _around(chosen))
+
+
+@view("versus")
+def versus(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """A against B."""
+    from kvviz.figures import versus as maps
+
+    table = maps.versus_table(
+        run.comparison, chosen.a, need_b(chosen), chosen.budget, *_range(run, args), _columns(args)
+    )
+    return given(table, lambda: maps.versus_figure(table), args, _around(chosen))
+
+
+@view("heads")
+def heads(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """KV heads x tokens of the chosen layer, or of the one where A and B differ most."""
+    from kvviz.figures import heads as maps
+
+    method, side = _side(chosen, args)
+    layer = shown_head(run, chosen)[0]
+    table = maps.heads_table(
+        run.comparison, method, chosen.budget, layer, *_range(run, args), _columns(args)
+    )
+    return given(table, lambda: maps.heads_figure(table, side), args, _around(chosen))
+
+
+@view("per_layer")
+def per_layer(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """Bars of tokens kept a layer."""
+    from kvviz.figures import heads as maps
+
+    method, side = _side(chosen, args)
+    table = maps.per_layer_table(run.comparison, method, chosen.budget)
+    reply = given(table, lambda: maps.per_layer_figure(table, side), args)
+    return {**reply, "title": f"Tokens kept per layer · {side}: {table.label}"}
+
+
+@view("all_methods")
+def all_methods(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """Every method's map, stacked."""
+    from kvviz.figures import kept as maps
+
+    table = maps.all_methods_table(
+        run.comparison, chosen.budget, *_range(run, args), _columns(args), _rule(args)
+    )
+    figure = maps.all_methods_figure(table)
+    rows = sum(len(one.kept) for one in table.tables)
+    rows += figure.layout.meta["gap"] * (len(table.tables) - 1)
+    reply = given(table, lambda: figure, args, _around(chosen))
+    return {**reply, "rows_in_map": rows}
+
+
+def shown_head(run: Run, chosen: Chosen) -> tuple[int, int]:
+    """Layer and KV head that a one-head view shows: the chosen ones, else where A and B differ."""
+    if chosen.layer is not None and chosen.head is not None:
+        return chosen.layer, chosen.head
+    from kvviz.figures.why import default_head
+
+    layer, head = default_head(run.comparison, chosen.a, chosen.b, chosen.budget, chosen.tok)
+    if chosen.layer is not None:
+        layer, head = chosen.layer, chosen.head if chosen.head is not None else 0
+    return int(layer), int(head if chosen.head is None else chosen.head)

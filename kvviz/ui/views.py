@@ -52,9 +52,10 @@ def answer(store: RunStore, files: Path, body: Any) -> dict[str, Any]:
         return {"error": "This view could not be drawn. The rest of the page is up to date."}
 
 
-def boot(store: RunStore) -> dict[str, Any]:
+def boot(methods: dict[str, str] | None = None) -> dict[str, Any]:
     """What the page knows before its first request."""
-    return {"stored": [{"id": key, "title": _title(path)} for key, path in stored_runs().items()]}
+    stored = [{"id": key, "title": _title(path)} for key, path in stored_runs().items()]
+    return {"stored": stored, "methods": methods or {}}
 
 
 def _title(path: Path) -> str:

@@ -20,7 +20,7 @@ function buildHead() {
   }}, 'Go to the finding'),
   h('div', {class: 'kv-headline'}, h('h1', {}, 'kvviz'),
     h('p', {}, 'What does a language model forget when its cache is cut?')),
-  h('div', {class: 'kv-head-tools'}, copy, menu));
+  h('div', {class: 'kv-head-tools'}, copy, menu), sourceLine);
 }
 
 async function exportRun(kind) {
@@ -50,8 +50,7 @@ function showSource() {
   put(sourceLine, h('p', {}, h('b', {}, what), ` · ${m.model.id} · ${m.model.dtype} · ${fmt.count(m.n)} tokens`
     + (m.date ? ` · ${m.date}` : '') + ' · greedy',
   m.stored_note ? h('span', {class: 'kv-muted'}, ` ${m.stored_note}`) : null),
-  options.length > 1 ? pick : null,
-  h('button', {class: 'kv-button kv-own', onclick: openSetup}, 'Use my own text'));
+  options.length > 1 ? pick : null);
 }
 
 function openSetup() {

@@ -96,7 +96,7 @@ function mount() {
   const explore = h('div', {class: 'kv-explore'}, buildBar(), cardsBox,
     h('div', {class: 'kv-cards-foot'}, allButton), stripBox, allBox,
     h('div', {class: 'kv-work'}, buildDocument(), buildTabs()));
-  put(app, banner, sourceLine, statusLine, liveBox, buildTour(), findingBox, explore, live);
+  put(app, banner, statusLine, liveBox, buildTour(), findingBox, explore, live);
   buildHead();
   mountRun();
   const link = readLink();

@@ -39,11 +39,13 @@ class Panel {
     if (reply.error || !reply.figure) { this.wait.hidden = true; return; }
     this.reply = reply;
     const spec = JSON.parse(reply.figure), meta = spec.layout.meta || {};
-    put(this.title, reply.title || meta.title || this.title.textContent);
+    const text = reply.title || plainTitle(spec.layout.title?.text);
+    if (text) put(this.title, text);
+    this.el.setAttribute('aria-label', this.title.textContent);
+    if (spec.layout.height) this.plot.host.style.height = `${Math.max(120, spec.layout.height - 30)}px`;
     put(this.guide, meta.guide || '');
     this.chip.hidden = !meta.chip;
     put(this.chip, meta.chip || '');
-    if (reply.height) this.plot.host.style.height = `${reply.height}px`;
     await this.plot.draw(spec);
     this.wait.hidden = true;
     this.remark();
@@ -72,6 +74,10 @@ class Panel {
     save(`kvviz-${this.name}.${kind}`, reply.text, kind === 'csv' ? 'text/csv' : 'application/json');
   }
 }
+
+// The title stands above the figure as plain text; inside it, it was escaped for plotly.
+const plainTitle = text => (text || '').replace(/<br>/g, ' ').replace(/&lt;/g, '<').replace(/&gt;/g, '>')
+  .replace(/&quot;/g, '"').replace(/&#x27;/g, "'").replace(/&#36;/g, '$').replace(/&amp;/g, '&');
 
 function rowsTable(rows) {
   if (!rows.length) return h('p', {class: 'kv-guide'}, 'No rows.');

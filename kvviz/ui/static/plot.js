@@ -61,6 +61,12 @@ class Plot {
     const Plotly = await plotly();
     const {data, layout} = resolve({data: this.spec.data, layout: this.spec.layout});
     this.base = layout.shapes || [];
+    const title = layout.title;
+    delete layout.title;  // it stands above the figure; images get it back
+    this.forImage = {title, margin: {...layout.margin}};
+    layout.margin = {...layout.margin, t: 10};
+    layout.selections = [];
+    layout.selectdirection = 'h';
     const small = window.innerWidth < 700;
     Object.assign(layout, {
       autosize: true, uirevision: this.revision || 'kept', height: this.host.clientHeight,
@@ -70,11 +76,12 @@ class Plot {
       hoverlabel: {bgcolor: css('page'), bordercolor: css('muted'), font: {color: css('text')}},
       shapes: [...this.base, ...this.marks()],
     });
+    this.roomForLegend(data, layout);
     for (const [key, axis] of Object.entries(layout)) {
       if (!/^[xy]axis\d*$/.test(key)) continue;
-      axis.gridcolor ??= css('line');
-      axis.linecolor ??= css('line');
-      axis.zerolinecolor ??= css('line');
+      axis.gridcolor ??= css('grid');
+      axis.linecolor ??= css('grid');
+      axis.zerolinecolor ??= css('grid');
       if (this.narrow && small) axis.title = undefined;
     }
     this.quiet += 1;
@@ -84,10 +91,27 @@ class Plot {
     this.quiet -= 1;
     this.el.setAttribute('aria-label', layout.meta?.summary || this.name);
     this.el.dataset.drawn = String(Number(this.el.dataset.drawn || 0) + 1);
-    if (!this.wired) this.wire();
+    if (!this.wired) this.wire(Plotly);
   }
 
-  wire() {
+  // The legend stands at the bottom edge, as many lines as it needs, whatever the figure's height.
+  roomForLegend(data, layout) {
+    const named = data.filter(t => t.showlegend && t.name), wide = this.host.clientWidth - 90;
+    if (layout.showlegend && named.length && (layout.legend?.orientation || 'h') === 'h') {
+      const entry = Math.max(...named.map(t => 7 * t.name.length + 52));
+      const lines = Math.ceil(named.length / Math.max(1, Math.floor(wide / entry)));
+      layout.legend = {...layout.legend, orientation: 'h', yref: 'container', y: 0, yanchor: 'bottom', x: 0, entrywidth: entry - 44,
+        itemclick: false, itemdoubleclick: false, font: {size: 11.5}};
+      layout.margin = {...layout.margin, b: 46 + 19 * lines};
+    }
+    const inner = this.host.clientHeight - layout.margin.t - layout.margin.b;
+    for (const trace of data) {
+      const bar = trace.marker?.colorbar || trace.colorbar;
+      if (bar?.title?.text && 6 * bar.title.text.length > inner) bar.title = {...bar.title, text: ''};
+    }
+  }
+
+  wire(Plotly) {
     this.wired = true;
     const on = (name, fn) => this.host.on(name, fn);
     on('plotly_click', event => this.pick(event.points[0]));
@@ -95,7 +119,9 @@ class Plot {
     on('plotly_selected', event => {
       if (!event || !event.range || !this.onBox || this.quiet) return;
       const axis = Object.keys(event.range).find(key => key.startsWith('x')) || 'x';
-      this.onBox(event.range[axis], event.range[axis.replace('x', 'y')]);
+      const {range} = event;
+      Plotly.relayout(this.host, {selections: []});
+      this.onBox(range[axis], range[axis.replace('x', 'y')]);
     });
     on('plotly_relayout', event => {
       if (this.quiet || !this.onZoom) return;
@@ -143,8 +169,10 @@ class Plot {
 
   async image(format) {
     const Plotly = await plotly();
-    const still = await Plotly.toImage(this.host, {format, width: Math.max(900, this.host.clientWidth),
-      height: this.host.clientHeight, scale: format === 'png' ? 2 : 1});
+    const figure = {data: this.host.data, layout: {...this.host.layout, ...this.forImage, width: undefined,
+      height: this.host.clientHeight + 30, paper_bgcolor: css('page')}};
+    const still = await Plotly.toImage(figure, {format, width: Math.max(900, this.host.clientWidth),
+      height: this.host.clientHeight + 30, scale: format === 'png' ? 2 : 1});
     const blob = await (await fetch(still)).blob();
     save(`kvviz-${this.name.toLowerCase().replace(/[^a-z0-9]+/g, '-')}.${format}`, blob);
   }
