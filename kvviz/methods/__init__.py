@@ -67,3 +67,20 @@ def get_method(method_id: str) -> Method:
     if method_id not in _BY_ID:
         raise InputError(f"There is no method {method_id!r}. Choose from: {', '.join(_BY_ID)}.")
     return _BY_ID[method_id]
+
+
+def methods_table() -> str:
+    """The README's table of methods, in markdown: one row a method."""
+    rows = ["| id | idea | paper | reads | allocation | provenance |", "|---|---|---|---|---|---|"]
+    for method in METHODS:
+        provenance = f"reconstructed: {method.reconstructed}" if method.reconstructed else "verified"
+        cells = (
+            f"`{method.id}`",
+            method.idea.rstrip("."),
+            method.paper,
+            method.reads,
+            method.allocation.replace("_", " "),
+            provenance,
+        )
+        rows.append("| " + " | ".join(cells) + " |")
+    return "\n".join(rows)

@@ -16,6 +16,7 @@ METHOD = Method(
     label="AdaKV",
     idea="SnapKV's scores; heads of a layer compete for one budget.",
     paper="arXiv 2407.11550",
+    reads="attention of the last W queries",
     score=score,
     allocation="across_heads",
     options=WINDOW_OPTIONS,

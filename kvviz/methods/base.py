@@ -29,6 +29,7 @@ class Scores:
     raw     float32 [Hkv, C]: the same before pooling, for the why card (None: no pooling happened).
     second  float32 [Hkv, C]: for two-stage methods, what decides after stage 1; `values` is then stage 1.
     first   bool [Hkv, C]: entries that go before all others whatever their score (DefensiveKV's stage 1).
+    turn    int64 [Hkv, C]: the order among `first` entries, 0 = earliest, where a method caps how many go.
     weight  this layer's claim on the total budget, for allocators that share over layers (CAKE, LAVa).
     """
 
@@ -36,6 +37,7 @@ class Scores:
     raw: torch.Tensor | None = None
     second: torch.Tensor | None = None
     first: torch.Tensor | None = None
+    turn: torch.Tensor | None = None
     weight: float | None = None
 
 
@@ -61,6 +63,7 @@ class Method:
     options: Options = field(default_factory=dict)
     presets: Mapping[str, Options] = field(default_factory=dict)
     reconstructed: str = ""  # what had to be reconstructed, "" when the definition was verified
+    reads: str = ""  # what it looks at, for the table of methods
     cost: str = ""
     artefact: str | None = None  # name of the calibrated file it needs
     decodes: bool = False  # may evict while generating

@@ -39,6 +39,7 @@ METHOD = Method(
     label="CAKE",
     idea="Attention plus its variance; layers whose attention is scattered get more.",
     paper="ICLR 2025 (code antgroup/cakekv)",
+    reads="attention of the last W queries",
     score=score,
     allocation="entropy",
     options={

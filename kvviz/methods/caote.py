@@ -64,6 +64,7 @@ METHOD = Method(
     label="CAOTE",
     idea="The exact change of the output when one token goes.",
     paper="arXiv 2504.14051",
+    reads="attention of the last W queries, values",
     score=score,
     options={
         "window": 32,

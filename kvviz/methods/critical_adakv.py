@@ -3,7 +3,8 @@
     head budgets B_h by AdaKV's rule on the base scores (same safeguard)
     inside each head: stage 1 the floor(stage1 B_h) best by s, stage 2 by (s + epsilon) nu
 
-Compared with its own base, AdaKV. Cost: as CriticalKV.
+Compared with its own base, AdaKV. Paper settings window 32, pooling 7 [reconstructed].
+Cost: as CriticalKV.
 """
 
 from kvviz.methods.base import Method
@@ -14,6 +15,7 @@ METHOD = Method(
     label="CriticalAdaKV",
     idea="CriticalKV inside the head budgets that AdaKV gives.",
     paper="arXiv 2502.03805",
+    reads="attention of the last W queries, values, W_O",
     score=score,
     allocation="across_heads",
     options=OPTIONS,

@@ -29,6 +29,7 @@ METHOD = Method(
     label="CriticalKV",
     idea="Half by attention, half by attention times the size of the projected value.",
     paper="arXiv 2502.03805",
+    reads="attention of the last W queries, values, W_O",
     score=score,
     options=OPTIONS,
     presets=PRESETS,

@@ -6,7 +6,8 @@
     stage 1: the tokens that, with the window, hold `coverage` of the mean attention go first
 
 nu is normalised across KV heads at each position, not over tokens. Heads of a layer compete, with no
-floor. Stage 1 counts the attention that the window itself holds; the public code takes it from the
+floor. Of the tokens of stage 1 at most b - P a head go first, in the order of mean attention (`turn`).
+Stage 1 counts the attention that the window itself holds; the public code takes it from the
 last W context columns, after the window's own were cut away. Average pooling 5, window 32, coverage
 0.9. Cost: Hq W n d + Hq n d D.
 """
@@ -23,7 +24,8 @@ def score(layer: LayerView, options: Options) -> Scores:
     values = defend(_worst(attention, layer, options)) * shares
     raw_options = {**options, "pool_kind": "none"}
     raw = defend(_worst(attention, layer, raw_options)) * shares
-    return Scores(values, raw=raw, first=_first(layer, options))
+    first, turn = _first(layer, options)
+    return Scores(values, raw=raw, first=first, turn=turn)
 
 
 def _worst(attention: torch.Tensor, layer: LayerView, options: Options) -> torch.Tensor:
@@ -44,14 +46,18 @@ def defend(worst: torch.Tensor) -> torch.Tensor:
     return torch.maximum(worst, worst.mean(-1, keepdim=True)) if worst.shape[-1] else worst
 
 
-def _first(layer: LayerView, options: Options) -> torch.Tensor:
-    """The fewest best tokens that reach `coverage` together with the window, bool [Hkv, C]."""
+def _first(layer: LayerView, options: Options) -> tuple[torch.Tensor, torch.Tensor]:
+    """The fewest best tokens that reach `coverage` together with the window, bool [Hkv, C], and the
+    place of every token in the order of mean attention."""
     mean = reduce_group(layer.attention_mean(options["window"]), layer)
     context, window = mean[:, : layer.context], mean[:, layer.context :].sum(-1, keepdim=True)
-    ranked, order = context.sort(-1, descending=True, stable=True)
+    ranked, order = context.sort(dim=-1, descending=True, stable=True)
     before = ranked.cumsum(-1) - ranked + window  # what is covered without the token itself
-    return torch.zeros_like(context, dtype=torch.bool).scatter(
-        -1, order, before < options["coverage"]
+    places = torch.arange(layer.context, device=order.device).expand_as(order)
+    first = torch.zeros_like(context, dtype=torch.bool)
+    return (
+        first.scatter_(-1, order, before < options["coverage"]),
+        torch.empty_like(order).scatter_(-1, order, places),
     )
 
 
@@ -62,6 +68,7 @@ METHOD = Method(
     label="DefensiveKV",
     idea="The highest attention any recent query gave, times the size of the projected value.",
     paper="arXiv 2510.13334",
+    reads="attention of the last W queries, values, W_O",
     score=score,
     allocation="across_heads",
     options=OPTIONS,

@@ -4,11 +4,12 @@
 
 Each term is the exact squared change of query i's output when j alone is dropped (epsilon apart); the
 projection W_O is left out. Choosing the best set is NP-hard; the paper proves single scores to be
-within a constant factor when the errors of the dropped tokens lie in a cone [exact statement not
-seen]. Three published settings differ: `paper` (8 queries, maximum pooling 11, over the context),
-`authors` (8, average 11, over all tokens), `kvpress` (32, average 7, over all tokens). In the authors'
-code p is rounded to the model's dtype first, which moves attention sinks by orders of magnitude; here
-all is float32. Cost: 4 Hq W n d.
+within a constant factor when the errors of the dropped tokens lie in a cone [reconstructed].
+
+Three published settings differ: `paper` (8 queries, maximum pooling 11, over the context
+[reconstructed]), `authors` (8, average 11, over all tokens), `kvpress` (32, average 7, over all
+tokens). In the authors' code p is rounded to the model's dtype first, which moves attention sinks by
+orders of magnitude; here all is float32. Cost: 4 Hq W n d.
 """
 
 from kvviz.errors import InputError
@@ -30,6 +31,7 @@ METHOD = Method(
     label="DropKV",
     idea="The exact squared change of the recent queries' outputs when one token is dropped.",
     paper="NeurIPS 2026 (code AozhongZhang/DropKV)",
+    reads="attention of the last W queries, values",
     score=score,
     options={
         "window": 8,

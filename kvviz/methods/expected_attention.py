@@ -56,6 +56,7 @@ METHOD = Method(
     label="Expected Attention",
     idea="Keeps what future queries, modelled as a Gaussian, are expected to attend to.",
     paper="arXiv 2510.00636",
+    reads="statistics of all queries, keys, values",
     score=score,
     needs=frozenset({"query_stats"}),
     options={

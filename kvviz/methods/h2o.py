@@ -27,6 +27,7 @@ METHOD = Method(
     label="H2O",
     idea="Keeps what all queries together attended to most, and the recent half.",
     paper="arXiv 2306.14048",
+    reads="attention of all queries",
     score=score,
     needs=frozenset({"column_sums"}),
     options={"normalised": False},

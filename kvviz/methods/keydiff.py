@@ -24,6 +24,7 @@ METHOD = Method(
     label="KeyDiff",
     idea="Keeps keys whose direction differs from the average key.",
     paper="arXiv 2504.15364",
+    reads="keys",
     score=score,
     cost="2 n d per KV head",
     decodes=True,

@@ -19,6 +19,7 @@ METHOD = Method(
     label="Knorm",
     idea="Keeps keys of small norm.",
     paper="arXiv 2406.11430",
+    reads="keys",
     score=score,
     cost="n d per KV head",
     decodes=True,

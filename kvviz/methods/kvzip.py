@@ -27,6 +27,7 @@ METHOD = Method(
     label="KVzip",
     idea="Keeps what the model needs to repeat the context word for word.",
     paper="arXiv 2505.23416",
+    reads="attention of a repeat pass",
     score=score,
     needs=frozenset({"repeat"}),
     allocation="global",

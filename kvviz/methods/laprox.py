@@ -27,6 +27,7 @@ METHOD = Method(
     label="LaProx",
     idea="Size of a token's own term in the layer's output, compared across the whole model.",
     paper="arXiv 2605.07234",
+    reads="attention of the last W queries, values, W_O",
     score=score,
     allocation="global",
     options={"window": 32, "pool": 7, "pool_kind": "avg", "group": "mean", "normalise": True},

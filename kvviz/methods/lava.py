@@ -38,6 +38,7 @@ METHOD = Method(
     label="LAVa",
     idea="Attention scaled by a head's largest value; layers with even scores get more.",
     paper="arXiv 2509.09754",
+    reads="attention of the last W queries, values",
     score=score,
     allocation="entropy_heads",
     options={"window": 32, "pool": 7, "pool_kind": "max", "group": "max"},

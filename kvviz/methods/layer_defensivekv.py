@@ -14,6 +14,7 @@ METHOD = Method(
     label="LayerDefensiveKV",
     idea="DefensiveKV's scores in one ranking over all layers and heads.",
     paper="arXiv 2510.13334",
+    reads="attention of the last W queries, values, W_O",
     score=score,
     allocation="global",
     options={**OPTIONS, "normalise": False},

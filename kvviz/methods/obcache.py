@@ -62,6 +62,7 @@ METHOD = Method(
     label="OBCache",
     idea="How much the output would change, to first order, if an entry were pruned.",
     paper="arXiv 2510.07651",
+    reads="logits and attention of the last W queries, values",
     score=score,
     allocation="across_heads",
     options={"window": 16, "pool": 7, "pool_kind": "max", "variant": "key", "mean_first": False},

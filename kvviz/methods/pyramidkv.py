@@ -16,6 +16,7 @@ METHOD = Method(
     label="PyramidKV",
     idea="SnapKV's scores; lower layers keep more than higher ones.",
     paper="arXiv 2406.02069",
+    reads="attention of the last W queries",
     score=score,
     allocation="pyramid",
     options={**WINDOW_OPTIONS, "window": 64, "pool": 5, "beta": 20},

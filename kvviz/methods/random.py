@@ -23,6 +23,7 @@ METHOD = Method(
     label="Random",
     idea="Keeps entries at random: the control.",
     paper="none (control)",
+    reads="nothing",
     score=score,
     options={"seed": 0},
     cost="none",

@@ -26,6 +26,7 @@ METHOD = Method(
     label="SnapKV",
     idea="Keeps what the last queries of the prompt attend to.",
     paper="arXiv 2404.14469",
+    reads="attention of the last W queries",
     score=score,
     options=WINDOW_OPTIONS,
     presets={

@@ -21,6 +21,7 @@ METHOD = Method(
     label="StreamingLLM",
     idea="Keeps the first tokens (attention sinks) and the most recent ones.",
     paper="arXiv 2309.17453",
+    reads="positions",
     score=score,
     options={"sinks": 4},
     cost="none",

@@ -19,6 +19,7 @@ METHOD = Method(
     label="TOVA",
     idea="Keeps what the last token attends to, the same tokens in every head of a layer.",
     paper="arXiv 2401.06104",
+    reads="attention of the last query",
     score=score,
     options={"window": 1},
     cost="Hq n d",

@@ -29,6 +29,7 @@ METHOD = Method(
     label="VATP",
     idea="Attention times the size of the value.",
     paper="arXiv 2406.12335",
+    reads="attention of the last W queries, values",
     score=score,
     options={
         "window": 32,
