@@ -90,19 +90,26 @@ def unscored_layers(
 ) -> Iterator[np.ndarray] | None:
     """Entries without a score, layer by layer bool [Hkv, x1 - x0]; None if the method has no scores.
 
-    A method that gives no score anywhere (it goes by position) leaves nothing "not scored".
+    A method that gives no score anywhere (it goes by position) leaves nothing "not scored". The
+    scores stored for the slider are those of the largest budget: what was protected there and so
+    had no score may well have had one here, and is not counted.
     """
     variant = c.variant(method, k)
     if variant is not None and variant.selection is not None:
-        layers = variant.selection.scores
+        layers, protected = variant.selection.scores, None
     elif method in c.scores:
         layers = c.scores[method]
+        largest = max((v.budget for v in c.variants if v.method == method), key=c.share)
+        protected = c.protected(method, largest)
     else:
         return None
     arrays = [np.asarray(layer) for layer in layers]
     if not any(_any_number(a) for a in arrays):
         return None
-    return (np.isnan(a[:, x0:x1]) for a in arrays)
+    blanks = (np.isnan(a[:, x0:x1]) for a in arrays)
+    if protected is None:
+        return blanks
+    return (blank & ~protected[i, :, x0:x1] for i, blank in enumerate(blanks))
 
 
 def _any_number(scores: np.ndarray) -> bool:

@@ -38,6 +38,38 @@ def kept(c: Comparison, method: str, k: float | int) -> np.ndarray | None:
     return c.kept(method, k)
 
 
+def layer_kept(c: Comparison, method: str, k: float | int, layer: int) -> np.ndarray:
+    """Kept mask of one layer, bool [Hkv, n], without unpacking the others; InputError as below."""
+    if method == "full":
+        return kept(c, method, k)[layer]
+    variant = c.variant(method, k)
+    if variant is not None and variant.selection is not None:
+        return np.asarray(variant.selection.mask[layer])
+    rows = _layer_bits(c, c.kept_bits, method, k, layer)
+    if rows is None:
+        raise InputError(not_stored(c, method, k, "The kept tokens were not stored"))
+    return rows
+
+
+def layer_protected(c: Comparison, method: str, k: float | int, layer: int) -> np.ndarray:
+    """Entries of one layer kept by rule, bool [Hkv, n]; all False where this was not stored."""
+    shape = c.model.n_layers, c.model.n_kv_heads, c.n
+    variant = c.variant(method, k)
+    if variant is not None and variant.selection is not None:
+        return np.broadcast_to(np.asarray(variant.selection.protected), shape)[layer]
+    rows = _layer_bits(c, c.protected_bits, method, k, layer)
+    return np.zeros(shape[1:], dtype=bool) if rows is None else rows
+
+
+def _layer_bits(c: Comparison, bits, method: str, k, layer: int) -> np.ndarray | None:
+    index = stop_index(c, k)
+    if index is None or method not in bits:
+        return None
+    heads = c.model.n_kv_heads
+    rows = bits[method][index][layer * heads : (layer + 1) * heads]
+    return np.unpackbits(rows, axis=-1, count=c.n).astype(bool)
+
+
 def need_kept(c: Comparison, method: str, k: float | int) -> np.ndarray:
     """`kept`, or an InputError that names the nearest stored budgets."""
     mask = kept(c, method, k)

@@ -12,7 +12,16 @@ from kvviz.comparison import Comparison
 from kvviz.errors import InputError
 from kvviz.figures import codes, text
 from kvviz.figures.base import axis, build, colour_bar, heatmap
-from kvviz.figures.entries import Bins, bins, head_counts, need_kept, not_stored, outside, pool_sum
+from kvviz.figures.entries import (
+    Bins,
+    bins,
+    head_counts,
+    layer_kept,
+    layer_protected,
+    not_stored,
+    outside,
+    pool_sum,
+)
 from kvviz.figures.palette import role
 from kvviz.figures.table import Table
 from kvviz.figures.track import Span, mark_shapes, track
@@ -76,13 +85,10 @@ def heads_table(
     if not 0 <= layer < c.model.n_layers:
         raise InputError(f"There are layers 0 to {c.model.n_layers - 1}, not {layer}.")
     b = bins(c, x0, x1, columns)
-    mask = need_kept(c, method, k)[layer, :, b.x0 : b.x1]
-    protected = c.protected(method, k)
+    mask = layer_kept(c, method, k, layer)[:, b.x0 : b.x1]
+    protected = layer_protected(c, method, k, layer)[:, b.x0 : b.x1]
     kept = pool_sum(np.ascontiguousarray(mask), b)
-    if protected is None:
-        ruled = np.zeros_like(kept)
-    else:
-        ruled = pool_sum(np.ascontiguousarray(protected[layer, :, b.x0 : b.x1]), b)
+    ruled = pool_sum(np.ascontiguousarray(protected), b)
     beyond = np.broadcast_to(outside(c, b.x0, b.x1)[layer], mask.shape)
     gone = pool_sum(np.ascontiguousarray(beyond), b)
     missing = np.zeros_like(kept)

@@ -1,0 +1,351 @@
+"""Why this token? What each method saw of one token in one head, and who holds it elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kvviz.comparison import Comparison
+from kvviz.errors import InputError
+from kvviz.figures import text
+from kvviz.figures.entries import kept, outside, scope, stored_shares
+from kvviz.types import Selection
+
+STATES = {
+    "score": "kept by score",
+    "rule": "kept by rule",
+    "evicted": "evicted",
+    "outside": "outside window",
+    "unscored": "not scored",
+}
+SCOPES = {"head": "this head", "layer": "all heads of layer {layer}", "all": "all heads"}
+
+
+@dataclass(frozen=True)
+class Neighbour:
+    """Another token of the same head, close by in score."""
+
+    token: int
+    text: str
+    score: float
+
+
+@dataclass(frozen=True)
+class MethodColumn:
+    """One method's column of the card. Words are ready to show; "–" with `reason` where missing.
+
+    rank, of     place by score among all that competed, counted from 1.
+    places       entries kept by score among those that competed.
+    smallest_here, smallest_half  smallest stored share at which this head, and half of all heads,
+                 keep the token; None if none does.
+    """
+
+    method: str
+    label: str
+    state: str
+    state_words: str
+    score: float | None
+    rank: int | None
+    of: int | None
+    places: int | None
+    cutoff: float | None
+    score_words: str
+    rank_words: str
+    places_words: str
+    margin_words: str
+    scope_words: str
+    stage_words: str
+    pooling_words: str
+    nearest_kept: Neighbour | None
+    nearest_evicted: Neighbour | None
+    smallest_here: float | None
+    smallest_half: float | None
+    smallest_words: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class WhyCard:
+    """The card of one token; `span` is the selection it was chosen from (its least-held token)."""
+
+    token: int
+    text: str
+    span: tuple[int, int]
+    layer: int
+    head: int
+    place_words: str
+    marks: list[str]
+    held: dict[str, tuple[int, int]]
+    held_line: str
+    columns: list[MethodColumn]
+    attention_words: str
+    effect_words: str
+    note: str
+
+
+def scores_of(c: Comparison, method: str, k: float | int, first: bool = False) -> Any | None:
+    """Scores of a method, a row of float32 [Hkv, n] a layer: at this budget if decoded, else stored.
+
+    first=True asks for the scores of stage 1. None where there are none, or all of them are NaN.
+    """
+    variant = c.variant(method, k)
+    selection = variant.selection if variant is not None else None
+    if first:
+        return None if selection is None else selection.first_scores
+    rows = selection.scores if selection is not None else c.scores.get(method)
+    if rows is None or not any(np.isfinite(np.asarray(row)).any() for row in rows):
+        return None
+    return rows
+
+
+def why_card(
+    c: Comparison,
+    token: int | tuple[int, int],
+    layer: int,
+    head: int,
+    k: float | int,
+    methods: Sequence[str],
+) -> WhyCard:
+    """The card of a token, or of the least-held token of a range (start, end exclusive)."""
+    span = (token, token + 1) if isinstance(token, int | np.integer) else tuple(token)
+    start, end = max(0, int(span[0])), min(int(span[1]), c.n)
+    if start >= end:
+        raise InputError(f"Choose a token between 0 and {c.n - 1}.")
+    masks = {m: mask for m in methods if (mask := kept(c, m, k)) is not None}
+    if not masks:
+        raise InputError(f"No kept tokens were stored at {text.budget_name(c, k)}.")
+    first = next(iter(masks.values()))
+    chosen = start + int(first[:, :, start:end].sum(axis=(0, 1)).argmin())
+    held = {m: (int(x[:, :, chosen].sum()), x[:, :, chosen].size) for m, x in masks.items()}
+    pieces = [
+        f"{c.labels.get(m, m)} kept it in {count} of {total} KV heads"
+        if index == 0
+        else f"{c.labels.get(m, m)} in {count}"
+        for index, (m, (count, total)) in enumerate(held.items())
+    ]
+    return WhyCard(
+        token=chosen,
+        text=text.plain(c.prompt.tokens[chosen]),
+        span=(start, end),
+        layer=layer,
+        head=head,
+        place_words=text.place(layer, head, chosen),
+        marks=[m.name for m in c.marks if m.start <= chosen < m.end],
+        held=held,
+        held_line=", ".join(pieces),
+        columns=[_column(c, m, chosen, layer, head, k, masks[m]) for m in masks],
+        attention_words=_lens_words(c, "attention", layer, head, chosen),
+        effect_words=_lens_words(c, "effect", layer, head, chosen),
+        note="Effects of single tokens do not add up.",
+    )
+
+
+def _lens_words(c: Comparison, name: str, layer: int, head: int, token: int) -> str:
+    if name not in c.lenses:
+        return text.MISSING
+    row = np.asarray(c.lenses[name][layer, head])
+    if not np.isfinite(row[token]):
+        return text.MISSING
+    finite = row[np.isfinite(row)]
+    rank = 1 + int((finite > row[token]).sum())
+    shown = text.relative_error if name == "effect" else text.score
+    return f"{shown(float(row[token]))}, rank {text.count(rank)} of {text.count(len(finite))}"
+
+
+def _column(
+    c: Comparison, method: str, token: int, layer: int, head: int, k, mask: np.ndarray
+) -> MethodColumn:
+    variant = c.variant(method, k)
+    selection = variant.selection if variant is not None else None
+    protected = c.protected(method, k)
+    by_rule = np.zeros_like(mask) if protected is None else protected
+    scores = scores_of(c, method, k)
+    own = None if scores is None else np.asarray(scores[layer][head])
+    value = None if own is None or not np.isfinite(own[token]) else float(own[token])
+    state = _state(c, mask, by_rule, value, scores, token, layer, head)
+    which = scope(c, method)
+    chosen = mask & ~by_rule
+    rank = of = places = cutoff = None
+    near_kept = near_evicted = None
+    if value is not None:
+        rank, of = _rank(scores, which, token, layer, head)
+        places = int(_within(chosen, which, layer, head).sum())
+        cutoff = _cutoff(scores, chosen, which, layer, head)
+        near_kept = _nearest(c, own, chosen[layer, head], token, value)
+        near_evicted = _nearest(c, own, ~mask[layer, head], token, value)
+    here, half, said = _smallest(c, method, token, layer, head)
+    return MethodColumn(
+        method=method,
+        label=c.labels.get(method, method),
+        state=state,
+        state_words=STATES[state],
+        score=value,
+        rank=rank,
+        of=of,
+        places=places,
+        cutoff=cutoff,
+        score_words=text.score(value),
+        rank_words=text.MISSING if rank is None else f"{text.count(rank)} of {text.count(of)}",
+        places_words=text.MISSING if places is None else text.count(places),
+        margin_words=_margin(value, cutoff),
+        scope_words=SCOPES[which].format(layer=layer),
+        stage_words=_stage(selection, token, layer, head),
+        pooling_words=_pooling(selection, token, layer, head),
+        nearest_kept=near_kept,
+        nearest_evicted=near_evicted,
+        smallest_here=here,
+        smallest_half=half,
+        smallest_words=said,
+        reason=_reason(state, value, scores),
+    )
+
+
+def _state(c, mask, by_rule, value, scores, token: int, layer: int, head: int) -> str:
+    if mask[layer, head, token]:
+        return "rule" if by_rule[layer, head, token] else "score"
+    if outside(c, token, token + 1)[layer, 0]:
+        return "outside"
+    return "unscored" if value is None and scores is not None else "evicted"
+
+
+def _reason(state: str, value: float | None, scores) -> str:
+    if value is not None:
+        return ""
+    if scores is None:
+        return "This method goes by position, not by score."
+    if state == "rule":
+        return "Kept by rule, so it was not scored."
+    if state == "outside":
+        return "This layer's sliding window has left the token behind."
+    return "This method gives no score here."
+
+
+def _within(values: np.ndarray, which: str, layer: int, head: int) -> np.ndarray:
+    """The part of an [L, Hkv, n] array that competes: this head, this layer, or all."""
+    if which == "all":
+        return values
+    return values[layer] if which == "layer" else values[layer, head]
+
+
+def _rows(scores, which: str, layer: int, head: int):
+    """(layer, head, row [n]) of everything that competes; rows are read one by one, never stacked."""
+    layers = range(len(scores)) if which == "all" else [layer]
+    for index in layers:
+        rows = np.asarray(scores[index])
+        heads = [head] if which == "head" else range(len(rows))
+        for other in heads:
+            yield index, other, rows[other]
+
+
+def _rank(scores, which: str, token: int, layer: int, head: int) -> tuple[int, int]:
+    """Place in the order: score descending, then earlier position, lower KV head, lower layer."""
+    value = np.asarray(scores[layer])[head, token]
+    above = total = 0
+    for index, other, row in _rows(scores, which, layer, head):
+        total += int(np.isfinite(row).sum())
+        above += int((row > value).sum()) + int((row[:token] == value).sum())
+        if (other, index) < (head, layer) and row[token] == value:
+            above += 1
+    return above + 1, total
+
+
+def _cutoff(scores, chosen: np.ndarray, which: str, layer: int, head: int) -> float | None:
+    """The lowest score still kept by score in this head, or among all that competed."""
+    own = np.asarray(scores[layer])[head]
+    picked = chosen[layer, head] & np.isfinite(own)
+    if picked.any():
+        return float(own[picked].min())
+    lowest = [
+        float(row[at].min())
+        for index, other, row in _rows(scores, which, layer, head)
+        if (at := chosen[index, other] & np.isfinite(row)).any()
+    ]
+    return min(lowest) if lowest else None
+
+
+def _margin(value: float | None, cutoff: float | None) -> str:
+    if value is None or cutoff is None:
+        return text.MISSING
+    if cutoff > 0 and value >= 0:
+        return f"score is {text.score(value / cutoff)} x the cut-off"
+    side = "above" if value >= cutoff else "below"  # a ratio of negative scores says nothing
+    return f"score is {text.score(abs(value - cutoff))} {side} the cut-off"
+
+
+def _stage(selection: Selection | None, token: int, layer: int, head: int) -> str:
+    if selection is None or selection.first_scores is None:
+        return ""
+    stage = np.asarray(selection.stage)[layer, head]
+    first = np.asarray(selection.first_scores[layer])[head]
+    if not np.isfinite(first[token]):
+        return ""
+    rivals = np.isfinite(first) & (stage != 3)
+    ahead = int((first[rivals] > first[token]).sum())
+    ahead += int((rivals[:token] & (first[:token] == first[token])).sum())
+    places = int((stage == 1).sum())
+    rank = f"rank {text.count(ahead + 1)} of {text.count(places)}"
+    if stage[token] == 1:
+        return f"passed stage 1, {rank}"
+    missed = f"missed stage 1 (rank {text.count(ahead + 1)}, {text.count(places)} places)"
+    if stage[token] == 2:
+        return f"{missed}, passed stage 2"
+    return f"{missed} and stage 2" if stage[token] == 0 else ""
+
+
+def _pooling(selection: Selection | None, token: int, layer: int, head: int) -> str:
+    """ "raised by token +2 (pool 7)" where the pooled score comes from a neighbour, else ""."""
+    if selection is None or selection.options.get("pool_kind") == "none":
+        return ""
+    pool = selection.options.get("pool")
+    if not isinstance(pool, int) or pool < 2:
+        return ""
+    raw = np.asarray(selection.scores_raw[layer])[head]
+    pooled = float(np.asarray(selection.scores[layer])[head, token])
+    reach = pool // 2
+    low = max(0, token - reach)
+    around = np.where(np.isfinite(raw), raw, -np.inf)[low : token + reach + 1]
+    top = low + int(around.argmax())
+    if top == token or not pooled > raw[token] or not raw[top] > raw[token]:
+        return ""
+    return f"raised by token {top - token:+d} (pool {pool})"
+
+
+def _nearest(c: Comparison, row: np.ndarray, among: np.ndarray, token: int, value: float):
+    usable = among & np.isfinite(row)
+    usable[token] = False
+    at = np.flatnonzero(usable)
+    if not len(at):
+        return None
+    best = int(at[np.abs(row[at] - value).argmin()])
+    return Neighbour(best, text.plain(c.prompt.tokens[best]), float(row[best]))
+
+
+def held_at(c: Comparison, method: str, share: float, token: int) -> np.ndarray:
+    """Heads that keep a token at a stored share, bool [L, Hkv], without unpacking the others."""
+    shape = c.model.n_layers, c.model.n_kv_heads
+    variant = c.variant(method, share)
+    if variant is not None and variant.selection is not None:
+        return np.stack([np.asarray(row)[:, token] for row in variant.selection.mask])
+    index = next(i for i, stop in enumerate(c.stops) if np.isclose(stop, share, rtol=1e-9))
+    column = c.kept_bits[method][index][:, token >> 3]
+    return ((column >> (7 - (token & 7))) & 1).astype(bool).reshape(shape)
+
+
+def _smallest(c: Comparison, method: str, token: int, layer: int, head: int):
+    here = half = None
+    for share in stored_shares(c, method):
+        places = held_at(c, method, share, token)
+        if here is None and places[layer, head]:
+            here = share
+        if half is None and 2 * int(places.sum()) >= places.size:
+            half = share
+    said = [
+        f"{text.share(here)} here" if here is not None else "at no stored budget here",
+        f"{text.share(half)} in half of all heads"
+        if half is not None
+        else "at no stored budget in half of all heads",
+    ]
+    return here, half, ", ".join(said)

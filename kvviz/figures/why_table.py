@@ -1,0 +1,244 @@
+"""Two values of each token of one head, and what became of the token.
+
+"attention" is the window's mean attention before pooling; "effect" the relative change of the
+head's output if this token alone is removed. Any method's score can stand on either axis.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from kvviz.comparison import Comparison
+from kvviz.errors import InputError
+from kvviz.figures import text
+from kvviz.figures.entries import layer_kept, layer_protected, outside, stored_shares
+from kvviz.figures.table import Table
+from kvviz.figures.why_card import scores_of
+from kvviz.types import Mark
+
+LENSES = {
+    "attention": "attention from the window (mean over its queries and the head's query group, "
+    "before pooling)",
+    "effect": "change of this head's output if this token alone is removed, relative",
+}
+FIRST = "#first"  # "criticalkv#first" is the score of its first stage
+SINKS = 4
+
+EVICTED, KEPT, PROTECTED, A_ONLY, B_ONLY, OUTSIDE = range(6)
+STATE_NAMES = (
+    "evicted",
+    "kept",
+    "kept by rule",
+    "A only",
+    "B only",
+    "outside the sliding window",
+)
+
+
+@dataclass(frozen=True)
+class WhyTable(Table):
+    """One row a token of one head; arrays [m], m <= n tokens that have a value on both axes.
+
+    state    uint8: EVICTED (with B: by both), KEPT (with B: by both), PROTECTED (by A), A_ONLY,
+             B_ONLY, OUTSIDE of this module.
+    cutoffs  (axis "x" or "y", value, label) where a method cuts this axis in this head.
+    missing  tokens left out because an axis gives them no value.
+    """
+
+    near: ClassVar[str | None] = "token"
+
+    layer: int
+    head: int
+    x_name: str
+    y_name: str
+    x_title: str
+    y_title: str
+    token: np.ndarray
+    x: np.ndarray
+    y: np.ndarray
+    state: np.ndarray
+    cutoffs: list[tuple[str, float, str]]
+    correlation: float | None
+    missing: int
+    tokens: list[str]
+    marks: list[Mark]
+    label_a: str
+    label_b: str | None
+    budget_name: str
+    without_sinks: bool
+    ranked: bool
+
+    def columns(self):
+        """See `Table.columns`."""
+        return {
+            "token": self.token,
+            "text": [text.plain(self.tokens[t]) for t in self.token.tolist()],
+            self.x_name: self.x,
+            self.y_name: self.y,
+            "state": [STATE_NAMES[s] for s in self.state.tolist()],
+        }
+
+    @property
+    def correlation_words(self) -> str:
+        """The line below the scatter."""
+        n = text.count(len(self.token))
+        if self.correlation is None:
+            return f"rank correlation {text.MISSING}, n = {n}"
+        said = f"rank correlation {self.correlation:.2f}, n = {n}"
+        if self.missing:
+            said += f" ({text.count(self.missing)} tokens without a value left out)"
+        return said
+
+
+def axis_choices(c: Comparison, k: float | int) -> list[tuple[str, str]]:
+    """(name, title) of everything that can stand on an axis."""
+    choices = [(name, LENSES.get(name, name)) for name in c.lenses]
+    for method in c.methods:
+        if scores_of(c, method, k) is None:
+            continue
+        choices.append((method, f"score of {c.labels[method]}"))
+        variant = c.variant(method, k)
+        if variant and variant.selection and variant.selection.first_scores is not None:
+            choices.append((method + FIRST, f"stage 1 score of {c.labels[method]}"))
+    return choices
+
+
+def why_table(
+    c: Comparison,
+    layer: int,
+    head: int,
+    a: str,
+    b: str | None,
+    k: float | int,
+    x: str = "attention",
+    y: str = "effect",
+    *,
+    sinks: bool = True,
+    ranks: bool = False,
+) -> WhyTable:
+    """Tokens of one head on two axes. sinks=False leaves out the first 4; ranks=True ranks both."""
+    check_head(c, layer, head)
+    xs, x_title = _axis(c, x, layer, head, k)
+    ys, y_title = _axis(c, y, layer, head, k)
+    state = _states(c, layer, head, a, b, k)
+    usable = np.isfinite(xs) & np.isfinite(ys)
+    if not sinks:
+        usable[:SINKS] = False
+    token = np.flatnonzero(usable).astype(np.int32)
+    cutoffs = [
+        (side, value, label)
+        for side, name in (("x", x), ("y", y))
+        for value, label in _cutoffs(c, name, layer, head, k)
+    ]
+    correlation = rank_correlation(xs[token], ys[token])
+    xs, ys = xs[token], ys[token]
+    if ranks:
+        cutoffs = [
+            (side, float(np.sum((xs if side == "x" else ys) < value)) + 0.5, label)
+            for side, value, label in cutoffs
+        ]
+        xs, ys = _ranks(xs), _ranks(ys)
+        x_title, y_title = f"rank of {x_title}", f"rank of {y_title}"
+    return WhyTable(
+        layer=layer,
+        head=head,
+        x_name=x,
+        y_name=y if y != x else f"{y} (y)",
+        x_title=x_title,
+        y_title=y_title,
+        token=token,
+        x=xs,
+        y=ys,
+        state=state[token],
+        cutoffs=cutoffs,
+        correlation=correlation,
+        missing=int(c.n - len(token) - (0 if sinks else min(SINKS, c.n))),
+        tokens=c.prompt.tokens,
+        marks=list(c.marks),
+        label_a=c.labels.get(a, a),
+        label_b=None if b is None else c.labels.get(b, b),
+        budget_name=text.budget_name(c, k),
+        without_sinks=not sinks,
+        ranked=ranks,
+    )
+
+
+def check_head(c: Comparison, layer: int, head: int) -> None:
+    """An InputError for a layer or KV head that this model does not have."""
+    if not (0 <= layer < c.model.n_layers and 0 <= head < c.model.n_kv_heads):
+        raise InputError(
+            f"There are layers 0 to {c.model.n_layers - 1} and KV heads 0 to "
+            f"{c.model.n_kv_heads - 1}, not layer {layer}, KV head {head}."
+        )
+
+
+def _axis(c: Comparison, name: str, layer: int, head: int, k) -> tuple[np.ndarray, str]:
+    if name in c.lenses:
+        return np.asarray(c.lenses[name][layer, head], dtype=np.float64), LENSES.get(name, name)
+    method, first = name.removesuffix(FIRST), name.endswith(FIRST)
+    scores = scores_of(c, method, k, first=first)
+    if scores is None:
+        known = ", ".join(choice for choice, _ in axis_choices(c, k))
+        raise InputError(f"This run holds no values called {name!r}. Choose one of: {known}.")
+    stage = "stage 1 score" if first else "score"
+    title = f"{stage} of {c.labels.get(method, method)}"
+    return np.asarray(scores[layer][head], dtype=np.float64), title
+
+
+def _states(c: Comparison, layer: int, head: int, a: str, b: str | None, k) -> np.ndarray:
+    of_a = layer_kept(c, a, k, layer)[head]
+    if b is None:
+        state = np.where(of_a, KEPT, EVICTED)
+    else:
+        of_b = layer_kept(c, b, k, layer)[head]
+        state = np.select([of_a & of_b, of_a, of_b], [KEPT, A_ONLY, B_ONLY], EVICTED)
+    protected = layer_protected(c, a, k, layer)[head]
+    state = np.where(protected & of_a, PROTECTED, state)
+    return np.where(outside(c)[layer] & (state == EVICTED), OUTSIDE, state).astype(np.uint8)
+
+
+def _cutoffs(c: Comparison, name: str, layer: int, head: int, k) -> list[tuple[float, str]]:
+    """The lowest value still kept by score on this axis in this head, where a method cuts it."""
+    method, first = name.removesuffix(FIRST), name.endswith(FIRST)
+    scores = scores_of(c, method, k, first=first) if method in c.methods else None
+    if scores is None or not any(math.isclose(s, c.share(k)) for s in stored_shares(c, method)):
+        return []
+    mask = layer_kept(c, method, k, layer)
+    label = c.labels.get(method, method)
+    values = np.asarray(scores[layer][head])
+    chosen = mask[head] & np.isfinite(values)
+    variant = c.variant(method, k)
+    selection = variant.selection if variant is not None else None
+    if selection is not None and selection.first_scores is not None:
+        stage = 1 if first else 2
+        chosen &= np.asarray(selection.stage)[layer, head] == stage
+        label = f"cut-off of {label}, stage {stage}"
+    else:
+        chosen &= ~layer_protected(c, method, k, layer)[head]
+        label = f"cut-off of {label}"
+    return [(float(values[chosen].min()), label)] if chosen.any() else []
+
+
+def _ranks(values: np.ndarray) -> np.ndarray:
+    """Ranks 1 to m, ties share their mean."""
+    order = np.argsort(values, kind="stable")
+    ordered = values[order]
+    first = np.flatnonzero(np.concatenate([[True], ordered[1:] != ordered[:-1]]))
+    sizes = np.diff(first, append=len(values))
+    ranks = np.empty(len(values))
+    ranks[order] = np.repeat(first + (sizes + 1) / 2, sizes)
+    return ranks
+
+
+def rank_correlation(x: np.ndarray, y: np.ndarray) -> float | None:
+    """Spearman's rank correlation, ties at mean rank; None where one side does not vary."""
+    if len(x) < 3:
+        return None
+    rx, ry = _ranks(x), _ranks(y)
+    rx, ry = rx - rx.mean(), ry - ry.mean()
+    norm = math.sqrt(float(rx @ rx) * float(ry @ ry))
+    return float(rx @ ry) / norm if norm > 0 else None
