@@ -236,12 +236,12 @@ def test_the_verdict_takes_no_time_on_a_hostile_answer():
 
 @pytest.mark.slow
 def test_the_full_cache_finds_most_needles(smollm):
-    """1,000 tokens, 3 texts x 5 places, greedy, 24 tokens. Below 12 of 15 the texts are no use."""
+    """1,000 tokens, 3 texts x 3 places, greedy, 24 tokens. Below 7 of 9 the texts are no use."""
     found = sum(
         contains_expected(_answer(smollm, case), case.expected)
-        for case in needle_cases(1000, DEPTHS, smollm.tokenizer)
+        for case in needle_cases(1000, (0.1, 0.5, 0.9), smollm.tokenizer)
     )
-    assert found >= 12
+    assert found >= 7
 
 
 def _answer(model, case) -> str:
