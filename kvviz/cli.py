@@ -38,7 +38,14 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _compare_parser(commands.add_parser("compare", help="compare methods on one document and question"))
     methods = commands.add_parser("methods", help="list the methods with their options")
+    methods.add_argument("--markdown", action="store_true", help="the README's table")
     methods.set_defaults(run=_methods)
+    bench = commands.add_parser("bench", help="side-by-side measurements")
+    bench.add_argument("what", choices=("peers", "kernels", "gpu", "growth"))
+    bench.add_argument("--json", default=None, metavar="OUT")
+    bench.add_argument("--tokens", type=int, default=4000, help="prompt length (peers)")
+    bench.add_argument("--dtype", default="float32", help="(peers)")
+    bench.set_defaults(run=_bench)
     serve = commands.add_parser("serve", help="open the browser app")
     serve.add_argument("--port", type=int, default=7860)
     serve.add_argument("--host", default="127.0.0.1")
@@ -285,7 +292,21 @@ def _table(rows: list[dict[str, str]]) -> str:
     return "\n".join([line({h: h for h in heads}), *(line(r) for r in rows)])
 
 
+def _bench(args: argparse.Namespace) -> int:
+    from importlib import import_module
+
+    bench = import_module(f"kvviz.bench.{args.what}")
+    options = {"tokens": args.tokens, "dtype": args.dtype} if args.what == "peers" else {}
+    bench.main(args.json, **options)
+    return 0
+
+
 def _methods(args: argparse.Namespace) -> int:
+    if args.markdown:
+        from kvviz.methods import methods_table
+
+        print(methods_table())
+        return 0
     from kvviz.methods import list_methods
 
     for m in list_methods():

@@ -1,0 +1,1 @@
+"""Side-by-side measurements: ratios in one run, never a timed test."""
