@@ -241,3 +241,116 @@ def shown_head(run: Run, chosen: Chosen) -> tuple[int, int]:
     if chosen.layer is not None:
         layer, head = chosen.layer, chosen.head if chosen.head is not None else 0
     return int(layer), int(head if chosen.head is None else chosen.head)
+
+
+@view("why")
+def why(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """Attention against effect of one head."""
+    from kvviz.figures import why as scatter
+
+    c = run.comparison
+    layer, head = shown_head(run, chosen)
+    axes = scatter.axis_choices(c, chosen.budget)
+    names = [name for name, _ in axes]
+    x = args.get("x") if args.get("x") in names else "attention"
+    y = args.get("y") if args.get("y") in names else "effect"
+    table = scatter.why_table(
+        c, layer, head, chosen.a, chosen.b, chosen.budget, x, y,
+        sinks=args.get("sinks") is not False, ranks=args.get("ranks") is True,
+    )  # fmt: skip
+    if args.get("give"):
+        return given(table, None, args, _around(chosen))
+    return {
+        "figure": scatter.why_figure(table).to_json(),
+        "shown": [layer, head],
+        "default": chosen.layer is None or chosen.head is None,
+        "axes": axes,
+        "line": table.correlation_words,
+        "remark": scatter.NOTE,
+    }
+
+
+@view("why_card")
+def why_card(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """What decided about one token in one head."""
+    from dataclasses import asdict
+
+    from kvviz.figures import why as cards
+
+    c = run.comparison
+    if chosen.tok is None:
+        raise InputError("Choose a word in the text, or a dot.")
+    methods = [chosen.a] + ([chosen.b] if chosen.b else [])
+    if args.get("every"):
+        methods += [m for m in c.methods if m not in methods]
+    card = cards.why_card(c, chosen.tok, *shown_head(run, chosen), chosen.budget, methods)
+    return {"card": asdict(card)}
+
+
+@view("why_mini")
+def why_mini(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """Layers x KV heads that hold one token."""
+    from kvviz.figures import why as maps
+
+    if chosen.tok is None:
+        raise InputError("Choose a word in the text, or a dot.")
+    c = run.comparison
+    layer, head = shown_head(run, chosen)
+    card = maps.why_card(c, chosen.tok, layer, head, chosen.budget, [chosen.a])
+    table = maps.why_minimap_table(
+        c, card.token, chosen.a, chosen.b, chosen.budget, layer, head
+    )
+    return given(table, lambda: maps.why_minimap_figure(table), args)
+
+
+def _effect(run: Run, chosen: Chosen, args: dict[str, Any], draw: str, *more: str) -> dict:
+    from kvviz.figures import effect
+
+    key = ("effect", chosen.a, chosen.b, chosen.budget)
+    if key not in run.memo:
+        if len(run.memo) > 64:
+            run.memo.clear()
+        run.memo[key] = effect.effect_table(run.comparison, chosen.a, chosen.b, chosen.budget)
+    table = run.memo[key]
+    reply = given(table, lambda: getattr(effect, draw)(table, *more), args)
+    compared = table.compared_words if chosen.b and table.a is not None else ""
+    return {**reply, "queries": table.queries, "compared": compared}
+
+
+@view("effect_map")
+def effect_map(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """Layers x query heads, change of output."""
+    return _effect(run, chosen, args, "effect_map_figure", "b" if args.get("side") == "b" else "a")
+
+
+@view("effect_scatter")
+def effect_scatter(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """One dot a head, A against B."""
+    need_b(chosen)
+    return _effect(run, chosen, args, "effect_scatter_figure")
+
+
+@view("effect_layers")
+def effect_layers(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """Change of each layer after its heads are summed."""
+    return _effect(run, chosen, args, "effect_layers_figure")
+
+
+@view("sweep")
+def sweep(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """One measure against budget, a line a method."""
+    from kvviz.figures import sweep as curves
+
+    measures = ("kl", "output_error", "mark_held", "overlap", "bytes", "expected")
+    measure = args.get("measure") if args.get("measure") in measures else "kl"
+    table = curves.sweep_table(run.comparison, measure, chosen.a, chosen.b, chosen.tok)
+    return given(table, lambda: curves.sweep_figure(table), args)
+
+
+@view("steps")
+def steps(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """What was dropped while generating."""
+    from kvviz.figures import steps as curves
+
+    table = curves.steps_table(run.comparison, chosen.a, chosen.budget)
+    return given(table, lambda: curves.steps_figure(table), args)

@@ -35,7 +35,7 @@ function showTab(id) {
     sheet.hidden = name !== id;
   }
   if (S.run) writeLink();
-  views.forEach(refresh);
+  if (S.run) views.forEach(refresh);
 }
 
 async function openRun(id, wanted, tab) {

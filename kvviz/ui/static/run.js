@@ -28,8 +28,7 @@ document.addEventListener('kv:status', event => {
 
 function progressLine(s) {
   const left = s.seconds_left ? `, about ${fmt.seconds(s.seconds_left)} left` : '';
-  return [h('p', {class: 'kv-stage-line'}, h('b', {}, `${s.number} of ${s.of} `), s.title,
-    s.message && s.message !== s.title ? ` · ${s.message}` : '', left),
+  return [h('p', {class: 'kv-stage-line'}, h('b', {}, `${s.number} of ${s.of} `), s.message || s.title, left),
   h('div', {class: 'kv-progress', role: 'progressbar', 'aria-valuemin': 0, 'aria-valuemax': 100,
     'aria-valuenow': Math.round(100 * (s.fraction || 0)), 'aria-label': s.title || 'Run'},
     h('i', {style: `width:${s.fraction === null || s.fraction === undefined ? 100 : 100 * s.fraction}%`,
