@@ -11,8 +11,8 @@ p > 1/2. That key, the row's leader, is computed directly:
 and all others, whose weight is at most 1, by matrix products. Values are shifted to mean zero
 first, which changes no difference and keeps the products small.
 
-Shapes: p [g, R, n] of the g query heads of one KV head, values [n, d], results [g, n], all float32.
-`sink` [g, R] is the attention on a learned sink logit (a column without value), None in most
+Shapes: p [R, n], the attention of one query head's rows; values [n, d] of its KV head; results [n],
+float32. `sink` [R] is the attention on a learned sink logit (a column without value), None in most
 models.
 """
 
@@ -27,11 +27,11 @@ import torch
 class Rows:
     """Attention rows with each row's leader (its largest p) taken apart.
 
-    others   p with the leader's entry set to 0, [g, R, n].
-    top      index of the leader, [g, R, 1].
-    lead     p of the leader, [g, R];  rest  1 - lead, [g, R];  gap  o - v of the leader, [g, R, d].
+    others   p with the leader's entry set to 0, [R, n].
+    top      index of the leader, [R].
+    lead     p of the leader, [R];  rest  1 - lead, [R];  gap  o - v of the leader, [R, d].
     shift    mean of the values, [d].
-    values   the values minus `shift`, [n, d];  outputs  o minus `shift`, [g, R, d].
+    values   the values minus `shift`, [n, d];  outputs  o minus `shift`, [R, d].
     """
 
     others: torch.Tensor
@@ -44,8 +44,8 @@ class Rows:
     outputs: torch.Tensor
 
     def add_leaders(self, scores: torch.Tensor, terms: torch.Tensor) -> torch.Tensor:
-        """Add one term a row, [g, R], to the score of that row's leader in scores [g, n]."""
-        return scores.scatter_add(1, self.top[..., 0], terms)
+        """Add one term a row, [R], to the score of that row's leader in scores [n]."""
+        return scores.index_add(0, self.top, terms)
 
 
 def rows_of(p: torch.Tensor, values: torch.Tensor, sink: torch.Tensor | None = None) -> Rows:
@@ -53,41 +53,40 @@ def rows_of(p: torch.Tensor, values: torch.Tensor, sink: torch.Tensor | None = N
     values = values.float()
     shift = values.mean(0)
     values = values - shift
-    lead, top = p.max(-1, keepdim=True)
-    others = p.scatter(-1, top, 0.0)
+    lead, top = p.max(-1)
+    others = p.scatter(-1, top[:, None], 0.0)
     rest = others.sum(-1)
     gap = others @ values
     if sink is not None:  # a column more, whose value is zero
         rest = rest + sink
-        gap = gap - sink[..., None] * shift
-    leader_values = values[top[..., 0]]
-    gap = gap - rest[..., None] * leader_values
-    return Rows(others, top, lead[..., 0], rest, gap, shift, values, gap + leader_values)
+        gap = gap - sink[:, None] * shift
+    gap = gap - rest[:, None] * values[top]
+    return Rows(others, top, lead, rest, gap, shift, values, gap + values[top])
 
 
 def squared_removals(rows: Rows, epsilon: float) -> torch.Tensor:
-    """Sum over rows of (p / (1 - p + epsilon))^2 ||v - o||^2, [g, n]."""
+    """Sum over rows of (p / (1 - p + epsilon))^2 ||v - o||^2, [n]."""
     weights = (rows.others / (1 + epsilon - rows.others)).square_()
     terms = weighted_distances(weights, rows)
     return rows.add_leaders(terms, (rows.lead / (rows.rest + epsilon) * rows.gap.norm(dim=-1)) ** 2)
 
 
 def weighted_distances(weights: torch.Tensor, rows: Rows) -> torch.Tensor:
-    """Sum over rows of weights ||v - o||^2, [g, n], for weights [g, R, n]."""
+    """Sum over rows of weights ||v - o||^2, [n], for weights [R, n]."""
     o = rows.outputs
-    sides = torch.cat([o, o.square().sum(-1, keepdim=True), torch.ones_like(o[..., :1])], -1)
-    sums = weights.transpose(1, 2) @ sides  # [g, n, d + 2]: of w o, w ||o||^2 and w
-    cross = (sums[..., :-2] * rows.values).sum(-1)
+    sides = torch.cat([o, o.square().sum(-1, keepdim=True), torch.ones_like(o[:, :1])], -1)
+    sums = weights.T @ sides  # [n, d + 2]: of w o, w ||o||^2 and w
+    cross = (sums[:, :-2] * rows.values).sum(-1)
     squares = rows.values.square().sum(-1)
-    return (sums[..., -1] * squares - 2 * cross + sums[..., -2]).clamp_min(0)
+    return (sums[:, -1] * squares - 2 * cross + sums[:, -2]).clamp_min(0)
 
 
 def removals(rows: Rows) -> torch.Tensor:
-    """Sum over rows of p / (1 - p) ||v - o||, [g, n]: CAOTE's error of one removal."""
+    """Sum over rows of p / (1 - p) ||v - o||, [n]: CAOTE's error of one removal."""
     v, o = rows.values, rows.outputs
     squares = v.square().sum(-1) + o.square().sum(-1, keepdim=True) - 2 * (o @ v.T)
-    terms = (rows.others / (1 - rows.others) * squares.clamp_min_(0).sqrt_()).sum(1)
+    terms = (rows.others / (1 - rows.others) * squares.clamp_min_(0).sqrt_()).sum(0)
     # Where the others' weights underflow, their weighted mean is taken as the plain mean.
-    alone = v[rows.top[..., 0]].norm(dim=-1)
+    alone = v[rows.top].norm(dim=-1)
     leaders = torch.where(rows.rest > 0, rows.gap.norm(dim=-1) / rows.rest, alone)
     return rows.add_leaders(terms, rows.lead * leaders)

@@ -40,6 +40,12 @@ class Scores:
     turn: torch.Tensor | None = None
     weight: float | None = None
 
+    def goes_first(self, budget: int) -> torch.Tensor | None:
+        """The `first` entries that may go first where a head keeps `budget` context entries on average."""
+        if self.first is None or self.turn is None:
+            return self.first
+        return self.first & (self.turn < budget)
+
 
 @dataclass(frozen=True)
 class Method:
@@ -221,21 +227,21 @@ class LayerView:
         return self._once(key, lambda w: self._window_scores(kind, w, epsilon), window)
 
     def window_rows(self, window: int, mean_group: bool = False) -> Iterator[_removal.Rows]:
-        """For each KV head its group's attention rows on all of the trace's keys, leaders apart.
-
-        One head at a time, so that no second [Hq, W, n] tensor is held. `mean_group` averages p over
-        the group first.
+        """Attention rows on all of the trace's keys with their leaders apart, one query head at a time,
+        so that no second [Hq, W, n] tensor is held. `mean_group` averages p over the group first and
+        gives one a KV head.
         """
-        grouped = (self.n_kv_heads, self.group)
-        p = self._attention_on_all(window).unflatten(0, grouped)
+        p = self._attention_on_all(window)
         sink = self.sink_mass(window)
-        sinks = [None] * self.n_kv_heads if sink is None else list(sink.unflatten(0, grouped))
         for head, values in enumerate(self._trace.values[self.index]):
-            rows, column = p[head], sinks[head]
+            group = slice(head * self.group, (head + 1) * self.group)
+            columns = [None] * self.group if sink is None else sink[group]
             if mean_group:
-                rows = rows.mean(0, keepdim=True)
-                column = None if column is None else column.mean(0, keepdim=True)
-            yield _removal.rows_of(rows, values, column)
+                column = None if sink is None else columns.mean(0)
+                yield _removal.rows_of(p[group].mean(0), values, column)
+                continue
+            for rows, column in zip(p[group], columns):
+                yield _removal.rows_of(rows, values, column)
 
     def sink_mass(self, window: int) -> torch.Tensor | None:
         """Attention of the window queries on the layer's learned sink logit, [Hq, W]; None without one."""
@@ -274,12 +280,12 @@ class LayerView:
 
     def _window_scores(self, kind: str, window: int, epsilon: float) -> torch.Tensor:
         if kind == "square":
-            return self.attention(window).square().sum(1)
+            return torch.stack([rows.square().sum(0) for rows in self.attention(window)])
         if kind == "caote":
             heads = [_removal.removals(rows) for rows in self.window_rows(window)]
         else:
             heads = [_removal.squared_removals(rows, epsilon) for rows in self.window_rows(window)]
-        return torch.cat(heads)[:, self.first_position :]
+        return torch.stack(heads)[:, self.first_position :]
 
     def _outputs(self, window: int) -> torch.Tensor:
         values = self._trace.values[self.index].float()

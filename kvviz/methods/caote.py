@@ -28,8 +28,10 @@ def score(layer: LayerView, options: Options) -> Scores:
         queries = min(options["window"], layer.attention(options["window"]).shape[1])
         per_head = layer.window_scores("caote", options["window"]) / queries
     else:
-        heads = zip(_alpha(layer, options), layer.values, strict=True)
-        per_head = torch.cat([_errors(alpha, values, options["fast"]) for alpha, values in heads])
+        heads = enumerate(_alpha(layer, options))
+        per_head = torch.stack(
+            [_errors(alpha, layer.values[head // layer.group], options["fast"]) for head, alpha in heads]
+        )
     per_head = per_head[:, : layer.context]
     return Scores(
         reduce_group(pool(per_head, options), layer, options["group"]),
@@ -38,7 +40,7 @@ def score(layer: LayerView, options: Options) -> Scores:
 
 
 def _alpha(layer: LayerView, options: Options) -> torch.Tensor:
-    """The base method's attention, one distribution a query head: [Hkv, g, n]."""
+    """The base method's attention, one distribution a query head: [Hq, n]."""
     if options["base"] == "h2o":
         alpha = layer.extra("column_sums")[:, layer.first_position :]
     elif options["base"] == "tova":
@@ -46,17 +48,16 @@ def _alpha(layer: LayerView, options: Options) -> torch.Tensor:
         alpha = last.mean(0, keepdim=True).expand_as(last)
     else:
         alpha = layer.attention_mean(options["window"])
-    alpha = alpha / alpha.sum(-1, keepdim=True)
-    return alpha.unflatten(0, (layer.n_kv_heads, layer.group))
+    return alpha / alpha.sum(-1, keepdim=True)
 
 
 def _errors(alpha: torch.Tensor, values: torch.Tensor, fast: bool) -> torch.Tensor:
-    rows = _removal.rows_of(alpha[:, None], values)
+    rows = _removal.rows_of(alpha[None], values)
     if not fast:
         return _removal.removals(rows)
     distances = rows.values.norm(dim=-1)  # values minus their mean
-    leaders = rows.lead / rows.rest.clamp_min(1e-30) * distances[rows.top[..., 0]]
-    return rows.add_leaders((rows.others / (1 - rows.others) * distances).sum(1), leaders)
+    leaders = rows.lead / rows.rest.clamp_min(1e-30) * distances[rows.top]
+    return rows.add_leaders((rows.others / (1 - rows.others) * distances).sum(0), leaders)
 
 
 METHOD = Method(

@@ -25,34 +25,32 @@ def score(layer: LayerView, options: Options) -> Scores:
     if options["variant"] not in VARIANTS:
         raise InputError(f"OBCache: variant is one of {', '.join(VARIANTS)}.")
     window, merge = options["window"], options["mean_first"]
-    queries = layer.queries(window).unflatten(0, (layer.n_kv_heads, layer.group)).float()
+    queries = layer.queries(window).float()
     if merge:  # z is linear in q
-        queries = queries.mean(1, keepdim=True)
-    keys = layer.trace.keys[layer.index]
-    scaling = layer.model.layer(layer.index).scaling
-    heads = []
+        queries = queries.unflatten(0, (layer.n_kv_heads, layer.group)).mean(1)
+    keys = layer.trace.keys[layer.index].float() * layer.model.layer(layer.index).scaling
+    raw = keys.new_zeros(keys.shape[:2])
     for head, rows in enumerate(layer.window_rows(window, merge)):
-        z = scaling * (queries[head] @ keys[head].float().T)  # [g, W, n]
-        heads.append(_score_head(rows, z, options["variant"]).sum(0))
-    raw = torch.stack(heads)[:, layer.first_position :][:, : layer.context]
+        kv = head if merge else head // layer.group
+        raw[kv] += _score_head(rows, queries[head] @ keys[kv].T, options["variant"])
+    raw = raw[:, layer.first_position :][:, : layer.context]
     return Scores(pool(raw, options), raw=raw)
 
 
 def _score_head(rows: _removal.Rows, z: torch.Tensor, variant: str) -> torch.Tensor:
-    """[g, n]; a row's largest p apart, as v - o cancels there."""
+    """One head's score, [n], given its logits z [W, n]; a row's largest p apart, as v - o cancels there."""
     v = rows.values + rows.shift  # the values themselves: pruning one is no difference
-    z_top = z.gather(-1, rows.top)[..., 0]
-    v_top, change = v[rows.top[..., 0]], -z_top[..., None] * rows.gap  # z (v - o) of the leaders
+    z_top = z.gather(-1, rows.top[:, None])
+    v_top, change = v[rows.top], -z_top * rows.gap  # z (v - o) of the leaders
     weights = rows.others.square()
-    value = weights.sum(1) * v.square().sum(-1)
+    value = weights.sum(0) * v.square().sum(-1)
     if variant == "value":
         return rows.add_leaders(value, (rows.lead * v_top.norm(dim=-1)) ** 2)
     key = _removal.weighted_distances(weights * z.square(), rows)
     if variant == "key":
         return rows.add_leaders(key, (rows.lead * change.norm(dim=-1)) ** 2)
     crossed = weights.mul_(z)  # sum p^2 z v.(v - o)
-    cross = (v * rows.values).sum(-1) * crossed.sum(1)
-    cross -= ((crossed.transpose(1, 2) @ rows.outputs) * v).sum(-1)
+    cross = (v * rows.values).sum(-1) * crossed.sum(0) - ((crossed.T @ rows.outputs) * v).sum(-1)
     joint = (value + key + 2 * cross).clamp_min(0)
     return rows.add_leaders(joint, (rows.lead * (v_top + change).norm(dim=-1)) ** 2)
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from tiny import make_model
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import kvviz
 from kvviz.errors import NeedError
@@ -139,6 +140,34 @@ def test_order_of_heads(method):
     plain = scored([0, 1, 2, 3, 4, 5])
     assert torch.allclose(scored([2, 0, 1, 3, 5, 4]), plain, rtol=1e-4, atol=1e-6)
     assert torch.allclose(scored([3, 4, 5, 0, 1, 2]), plain[[1, 0]], rtol=1e-4, atol=1e-6)
+
+
+class Largest(TorchDispatchMode):
+    """The most numbers that any newly allocated tensor holds."""
+
+    def __init__(self, known):
+        super().__init__()
+        self.known, self.numbers = {t.untyped_storage().data_ptr() for t in known}, 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        out = func(*args, **(kwargs or {}))
+        for tensor in out if isinstance(out, tuple | list) else (out,):
+            new = torch.is_tensor(tensor) and tensor.untyped_storage().data_ptr() not in self.known
+            if new:
+                self.numbers = max(self.numbers, tensor.untyped_storage().nbytes() // 4)
+        return out
+
+
+@each
+def test_no_second_tensor_of_the_size_of_the_window_attention(method):
+    layer = random_layer(3, hkv=2, n=200, d=4, window=40)
+    options = options_of(method, window=40)
+    attention = layer._attention_on_all(40)
+    known = [attention, *layer.trace.keys, *layer.trace.values, *layer.trace.queries]
+    with Largest(known) as largest:
+        method.score(layer, options)
+    # A group's share at a time at most: [Hq, W, n] has 6 * 40 * 200 numbers.
+    assert largest.numbers <= attention.numel() // layer.n_kv_heads
 
 
 @pytest.fixture(scope="module")

@@ -56,7 +56,10 @@ def test_stage_one_covers_the_mean_attention():
 
 def test_order_within_stage_one_follows_the_mean_attention():
     layer = given([0.1, 0.2, 0.5, 0.1, 0.1], [[1, 0]] * 5, context=4)
-    assert score("defensivekv", layer).turn.tolist() == [[2, 1, 0, 3]]
+    scores = score("defensivekv", layer)
+    assert scores.turn.tolist() == [[2, 1, 0, 3]]
+    # with room for two entries a head only tokens 2 and 1 may go first
+    assert scores.goes_first(2).tolist() == [[False, True, True, False]]
 
 
 @hypothesis_given(st.integers(0, 10_000), st.sampled_from([1, 3, 4]))
