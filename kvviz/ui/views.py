@@ -35,7 +35,7 @@ def view(name: str) -> Callable[[View], View]:
 
 def answer(store: RunStore, files: Path, body: Any) -> dict[str, Any]:
     """Answer one request {view, run, sel, args}; nothing in it is trusted."""
-    from kvviz.ui import export_views, figure_views  # noqa: F401  (registers their views)
+    from kvviz.ui import export_views, figure_views, tour_views  # noqa: F401  (they register)
 
     body = body if isinstance(body, dict) else {}
     fn = VIEWS.get(str(body.get("view")))

@@ -11,6 +11,7 @@ function buildTabs() {
       onclick: () => showTab(id)}, name);
     const sheet = h('div', {role: 'tabpanel', id: `kv-sheet-${id}`, class: 'kv-sheet', 'aria-labelledby': `kv-tab-${id}`, hidden: true},
       h('p', {class: 'kv-echo'}), ...build[id]());
+    button.hidden = sheet.children.length < 2;
     tabs[id] = {button, sheet};
     list.append(button);
     sheets.append(sheet);
@@ -96,7 +97,7 @@ function mount() {
   const explore = h('div', {class: 'kv-explore'}, buildBar(), cardsBox,
     h('div', {class: 'kv-cards-foot'}, allButton), stripBox, allBox,
     h('div', {class: 'kv-work'}, buildDocument(), buildTabs()));
-  put(app, banner, statusLine, liveBox, buildTour(), findingBox, explore, live);
+  put(app, banner, buildTour(), statusLine, liveBox, findingBox, explore, live);
   buildHead();
   mountRun();
   const link = readLink();

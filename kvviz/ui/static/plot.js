@@ -77,6 +77,7 @@ class Plot {
       shapes: [...this.base, ...this.marks()],
     });
     this.roomForLegend(data, layout);
+    this.wrapTitles(layout);
     for (const [key, axis] of Object.entries(layout)) {
       if (!/^[xy]axis\d*$/.test(key)) continue;
       axis.gridcolor ??= css('grid');
@@ -108,6 +109,22 @@ class Plot {
     for (const trace of data) {
       const bar = trace.marker?.colorbar || trace.colorbar;
       if (bar?.title?.text && 6 * bar.title.text.length > inner) bar.title = {...bar.title, text: ''};
+    }
+  }
+
+  // Long axis titles in as many lines as the axis is long.
+  wrapTitles(layout) {
+    for (const [key, axis] of Object.entries(layout)) {
+      if (!/^[xy]axis\d*$/.test(key) || !axis.title?.text) continue;
+      const room = key[0] === 'x' ? this.host.clientWidth - 140 : this.host.clientHeight - layout.margin.t - layout.margin.b;
+      const most = Math.max(14, Math.floor(room / 6.6));
+      const lines = axis.title.text.split(' ').reduce((out, word) => {
+        const now = out[out.length - 1];
+        if (now && (now + word).length + 1 > most) out.push(word); else out[out.length - 1] = now ? `${now} ${word}` : word;
+        return out;
+      }, ['']);
+      axis.title = {...axis.title, text: lines.join('<br>'), standoff: 8};
+      if (key[0] === 'x') layout.margin.b += 15 * (lines.length - 1);
     }
   }
 

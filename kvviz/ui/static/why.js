@@ -72,12 +72,12 @@ async function fillCard() {
       everyMethod = event.target.checked;
       touch(['card']);
     }}), 'Every method'),
-    h('button', {class: 'kv-button kv-small', onclick: () => showTab('try')}, 'Pin this token in Try it')),
+    tabs.try.button.hidden ? null : h('button', {class: 'kv-button kv-small', onclick: () => showTab('try')}, 'Pin this token in Try it')),
   h('p', {class: 'kv-token-name'}, `“${c.text}” `, h('span', {class: 'kv-muted'}, c.place_words + (c.marks.length ? ` · ${c.marks.join(', ')}` : ''))),
   more ? h('p', {class: 'kv-guide'}, `The least-held of the ${S.sel.tok[1] - at} chosen tokens. `,
     Array.from({length: Math.min(24, S.sel.tok[1] - at)}, (_, i) => h('button', {class: 'kv-link-button',
       onclick: () => choose({tok: [at + i, at + i + 1]}, 'why')}, shown(textOf([at + i, at + i + 1]), 10)))) : null,
-  h('p', {}, c.held_line + '.'), h('p', {class: 'kv-guide'}, c.attention_words), h('p', {class: 'kv-guide'}, c.effect_words),
+  h('p', {}, c.held_line + '.'), h('p', {class: 'kv-guide'}, `Attention from the window ${c.attention_words} · change of the output if removed alone ${c.effect_words}`),
   h('div', {class: 'kv-scroll'}, h('table', {class: 'kv-table kv-why-table'},
     h('thead', {}, h('tr', {}, h('th', {}, `layer ${c.layer}, KV head ${c.head}`), c.columns.map(col => h('th', {scope: 'col'},
       col.method === S.sel.a ? 'A ' : col.method === S.sel.b ? 'B ' : '', col.label)))),

@@ -1,0 +1,68 @@
+"""The captions of the tour: every number and answer in them comes from the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kvviz.ui.runs import Run
+from kvviz.ui.selection import Chosen
+from kvviz.ui.views import view
+
+
+@view("tour")
+def tour(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """Captions for the chosen methods and budget."""
+    from kvviz.figures import text
+    from kvviz.figures.answers import shown_variant
+
+    c = run.comparison
+    label = c.labels[chosen.a]
+    variant = shown_variant(c, chosen.a, chosen.budget)
+    dropped = text.share(1 - c.share(chosen.budget))
+    said = _short(variant.text) if variant else "not decoded"
+    steps = [
+        f"The model read this text once. Then each method threw away {dropped} of its cache. "
+        f"The full cache answers {_short(c.full.text)}. {label} answers {said}."
+    ]
+    steps += _marks(c, chosen)
+    steps.append(_last(c))
+    return {"steps": steps}
+
+
+def _marks(c: Any, chosen: Chosen) -> list[str]:
+    from kvviz.figures.marks import holders
+
+    if not c.marks:
+        return ["Slide the budget and watch the maps fill. Choose a word to follow it everywhere."]
+    mark, label = c.marks[0], c.labels[chosen.a]
+    one = holders(c, chosen.a, chosen.budget, mark.start, mark.end)
+    sentence = f"This is {mark.name} in the text, and here is the map."
+    if one is not None and chosen.b:
+        two = holders(c, chosen.b, chosen.budget, mark.start, mark.end)
+        other = c.labels[chosen.b]
+        if one.count < two.count:
+            sentence += (
+                f" At its column {label} is paler, {other} more solid: {one.count} of {one.total} "
+                f"heads hold all of it against {two.count}."
+            )
+        else:
+            words = "both hold it about equally" if one.count == two.count else "more hold it in A"
+            sentence += f" {one.count} of {one.total} heads of {label}, {two.count} of {other}: {words}."
+    return [
+        sentence,
+        "Slide the budget. Watch the column fill. At which size does "
+        f"{label} hold {mark.name} in half of its heads?",
+    ]
+
+
+def _last(c: Any) -> str:
+    tried = c.settings.get("experiment")
+    result = tried.get("sentence") if isinstance(tried, dict) else None
+    if result:
+        return f"Was that the reason? Here it was pinned and the answer decoded again: {result}"
+    return "What was kept and what was answered are facts of one run. Now try it on your own text."
+
+
+def _short(answer: str, limit: int = 80) -> str:
+    words = " ".join(answer.split())
+    return f"“{words if len(words) <= limit else words[: limit - 1] + '…'}”"
