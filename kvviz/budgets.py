@@ -35,12 +35,14 @@ class Candidates:
     first   bool [Hkv, C] or None: entries that go before all others.
     budget  context entries a KV head may keep on average in this layer (at most C).
     weight  the layer's claim, for the entropy allocators.
+    start   true position of the first entry: above 0 behind sinks and in a sliding layer.
     """
 
     scores: torch.Tensor
     first: torch.Tensor | None
     budget: int
     weight: float | None = None
+    start: int = 0
 
     @property
     def heads(self) -> int:
@@ -126,7 +128,7 @@ def best_counts(
             for count, member in zip(counts, inside):
                 count += member.sum(1)
         elif take:
-            _add_best(counts, scores, inside, take)
+            _add_best(counts, scores, inside, take, [c.start for c in layers])
     return counts
 
 
@@ -135,7 +137,7 @@ def _tier(c: Candidates, first: bool) -> torch.Tensor:
     return (marked if first else ~marked).cpu()
 
 
-def _add_best(counts, scores, members, take: int) -> None:
+def _add_best(counts, scores, members, take: int, starts: Sequence[int]) -> None:
     """Count the `take` best members: all above the threshold, then ties in the agreed order."""
     flat = torch.cat([s[m] for s, m in zip(scores, members)])
     threshold = flat.kthvalue(flat.numel() - take + 1).values
@@ -144,7 +146,7 @@ def _add_best(counts, scores, members, take: int) -> None:
         above = (s > threshold) & m
         count += above.sum(1)
         take -= int(above.sum())
-        ties += [(p, h, layer) for h, p in ((s == threshold) & m).nonzero().tolist()]
+        ties += [(p + starts[layer], h, layer) for h, p in ((s == threshold) & m).nonzero().tolist()]
     for _, head, layer in sorted(ties)[:take]:
         counts[layer][head] += 1
 

@@ -6,9 +6,11 @@ score descending, then earlier position, then lower KV head, then lower layer.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -71,20 +73,21 @@ def score_layers(
     trace: Trace, method: Method, options: Mapping[str, Any], contexts: list[int]
 ) -> list[Scores]:
     """Scores of every layer for its leading `contexts[l]` rows; kept with the trace for the next budget."""
-    key = _key(method, options, contexts)
-    if key not in trace.memo:
-        for index in range(trace.model.n_layers):
-            score_layer(trace, index, [(method, options, contexts)])
-    return trace.memo[key]
+    for index in range(trace.model.n_layers):
+        score_layer(trace, index, [(method, options, contexts)])
+    return trace.memo[_key(method, options, contexts)]
 
 
 def score_layer(trace: Trace, index: int, wanted: list[tuple[Method, Mapping[str, Any], list[int]]]) -> None:
-    """Score one layer for several methods at once, so that they share its window attention."""
+    """Score one layer for several methods at once, so that they share its window attention.
+
+    A layer that was scored before is left as it is, so work that was stopped half way can go on.
+    """
     memo: dict[Any, torch.Tensor] = {}
     for method, options, contexts in wanted:
-        rows = trace.memo.setdefault(_key(method, options, contexts), [])
-        if len(rows) == index:
-            rows.append(method.score(LayerView(trace, index, contexts[index], memo), options))
+        rows = trace.memo.setdefault(_key(method, options, contexts), [None] * trace.model.n_layers)
+        if rows[index] is None:
+            rows[index] = method.score(LayerView(trace, index, contexts[index], memo), options)
 
 
 _NOT_SCORING = ("allocation", "protect", "safeguard", "rule", "normalise", "beta", "layer_weights", "stage1")
@@ -145,7 +148,7 @@ def select(trace: Trace, method: str, budget: float | int, **options: Any) -> Se
     b = entries_of(budget, trace.n)
     rows = accounts(trace, spec, resolved, b)
     scores = score_layers(trace, spec, resolved, [a.context for a in rows])
-    counts = _context_counts(rows, scores, resolved)
+    counts = _context_counts(trace, rows, scores, resolved)
     picked = _pick_all(trace, rows, scores, counts, resolved)
     notes = list(_notes(trace, spec, resolved, b, rows))
     return Selection(
@@ -161,7 +164,7 @@ def select(trace: Trace, method: str, budget: float | int, **options: Any) -> Se
     )
 
 
-def _context_counts(rows: list[LayerAccount], scores: list[Scores], options) -> list[torch.Tensor]:
+def _context_counts(trace: Trace, rows: list[LayerAccount], scores: list[Scores], options) -> list[torch.Tensor]:
     """Context entries of every head, int64 [Hkv] a layer; protected sinks are not candidates."""
     candidates = [
         Candidates(
@@ -169,6 +172,7 @@ def _context_counts(rows: list[LayerAccount], scores: list[Scores], options) -> 
             None if s.first is None else s.first[:, a.sinks :],
             a.budget,
             s.weight,
+            trace.n - a.rows + a.sinks,
         )
         for a, s in zip(rows, scores)
     ]
@@ -192,7 +196,7 @@ def _pick_all(trace, rows, scores, counts, options) -> dict[str, Any]:
         deciding = torch.nan_to_num(deciding, nan=float("-inf"))
         k = count[:, None]
         if two_stage:
-            k1 = (k * options["stage1"]).floor().long()
+            k1 = stage_counts(count, options["stage1"])[:, None]
             passed = ranks[index] < k1
             kept = rank(deciding, passed) < k
         elif s.first is not None:
@@ -223,6 +227,12 @@ def _pick_all(trace, rows, scores, counts, options) -> dict[str, Any]:
         "cutoff": cutoff,
         "first_scores": firsts if two_stage else None,
     }
+
+
+def stage_counts(counts: torch.Tensor, share: float) -> torch.Tensor:
+    """floor(share * count) of every head, exact: 0.13 of 900 is 117."""
+    exact = Fraction(str(share))
+    return torch.tensor([math.floor(exact * count) for count in counts.tolist()], dtype=torch.int64)
 
 
 def _ranks(trace: Trace, rows: list[LayerAccount], scores: list[Scores]) -> list[torch.Tensor]:
