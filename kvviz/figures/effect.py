@@ -132,7 +132,7 @@ def effect_table(c: Comparison, a: str, b: str | None, k: float | int) -> Effect
     message = ""
     for side, method in methods.items():
         if errors[side] is None:
-            around = [text.share(s) for s in nearest(error_shares(c, method), c.share(k))]
+            around = [text.budget_share(s) for s in nearest(error_shares(c, method), c.share(k))]
             message = f"Output error was not computed at {text.budget_name(c, k)}"
             if around:
                 verb = "are" if len(around) > 1 else "is"

@@ -12,7 +12,7 @@ import numpy as np
 
 from kvviz.comparison import Comparison
 from kvviz.errors import InputError
-from kvviz.figures.formats import budget_name, share
+from kvviz.figures.formats import budget_name, budget_share
 
 
 def window_starts(c: Comparison) -> np.ndarray:
@@ -70,6 +70,31 @@ def _layer_bits(c: Comparison, bits, method: str, k, layer: int) -> np.ndarray |
     return np.unpackbits(rows, axis=-1, count=c.n).astype(bool)
 
 
+def span_kept(c: Comparison, method: str, k: float | int, start: int, end: int):
+    """Kept mask of the tokens start to end, bool [L, Hkv, end - start], or None; cheap at any n."""
+    variant = c.variant(method, k)
+    index = stop_index(c, k)
+    decoded = variant is not None and variant.selection is not None
+    if decoded or method == "full" or index is None or method not in c.kept_bits:
+        if decoded:
+            return np.stack([np.asarray(row)[:, start:end] for row in variant.selection.mask])
+        mask = kept(c, method, k)
+        return None if mask is None else mask[:, :, start:end]
+    low = start >> 3
+    part = np.unpackbits(c.kept_bits[method][index][:, low : (end + 7) >> 3], axis=-1)
+    part = part[:, start - 8 * low : end - 8 * low].astype(bool)
+    return part.reshape(c.model.n_layers, c.model.n_kv_heads, end - start)
+
+
+def packed(c: Comparison, method: str, k: float | int) -> np.ndarray | None:
+    """Kept mask as bits, uint8 [L * Hkv, ceil(n / 8)], or None where it was not stored."""
+    index = stop_index(c, k)
+    if index is not None and method in c.kept_bits:
+        return c.kept_bits[method][index]
+    mask = kept(c, method, k)
+    return None if mask is None else np.packbits(mask.reshape(-1, c.n), axis=-1)
+
+
 def need_kept(c: Comparison, method: str, k: float | int) -> np.ndarray:
     """`kept`, or an InputError that names the nearest stored budgets."""
     mask = kept(c, method, k)
@@ -95,7 +120,7 @@ def nearest(values: list[float], value: float) -> list[float]:
 
 def not_stored(c: Comparison, method: str, k: float | int, what: str) -> str:
     """ "... at 12%; nearest are 10% and 15%." """
-    around = [share(v) for v in nearest(stored_shares(c, method), c.share(k))]
+    around = [budget_share(v) for v in nearest(stored_shares(c, method), c.share(k))]
     if not around:
         return f"{what} at {budget_name(c, k)}."
     joined = " and ".join(around)
@@ -194,6 +219,7 @@ def over_heads(mask: np.ndarray) -> np.ndarray:
 
 
 def jaccard(one: np.ndarray, other: np.ndarray) -> float:
-    """Shared entries as a share of all that either keeps; 1.0 where neither keeps any."""
-    either = int(np.count_nonzero(one | other))
-    return int(np.count_nonzero(one & other)) / either if either else 1.0
+    """Shared entries (packed masks) as a share of all that either keeps; 1.0 if neither has any."""
+    either = int(np.bitwise_count(one | other).sum(dtype=np.int64))
+    shared = int(np.bitwise_count(one & other).sum(dtype=np.int64))
+    return shared / either if either else 1.0

@@ -16,7 +16,7 @@ from kvviz.comparison import Comparison, mean_kl
 from kvviz.figures import text
 from kvviz.figures.answers import first_difference, verdict
 from kvviz.figures.base import span_names
-from kvviz.figures.entries import head_counts, jaccard, kept
+from kvviz.figures.entries import head_counts, jaccard, kept, packed
 from kvviz.figures.marks import group_holders, groups
 from kvviz.types import QUESTION_AWARE, Variant
 
@@ -208,7 +208,7 @@ def _held_and_answered(c, methods, held, k, expected: str | None) -> str:
 
 
 def _overlap(c: Comparison, methods: list[str], k) -> str:
-    masks = [kept(c, method, k) for method in methods]
+    masks = [packed(c, method, k) for method in methods]
     if len(masks) < 2 or any(m is None for m in masks):
         return ""
     return f"The two kept sets share {text.share(jaccard(*masks))} of their entries."
@@ -252,7 +252,7 @@ def _places(c: Comparison, methods: list[str], k, places: Mapping[str, Any] | No
             share, fewer = min(larger)
             said += (
                 f" {_label(c, method)} finds {n} at {text.budget_name(c, k)} and fewer ({fewer}) "
-                f"at {text.share(share)}: single answers are noisy."
+                f"at {text.budget_share(share)}: single answers are noisy."
             )
     return said
 

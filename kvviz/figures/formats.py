@@ -103,11 +103,17 @@ def seconds(x: float | None) -> str:
     return f"{whole} s" if whole < 100 else f"{whole // 60} min {whole % 60} s"
 
 
+def budget_share(x: float) -> str:
+    """A budget given as a share: "1%" where it is a whole percent, else as any share."""
+    percent = 100 * x
+    return f"{round(percent)}%" if abs(percent - round(percent)) < 1e-9 else share(x)
+
+
 def budget_name(c: Comparison, k: float | int) -> str:
     """A budget in a sentence: "10%", or "102 tokens" where it was given as entries per KV head."""
     if isinstance(k, int | np.integer) and not isinstance(k, bool):
         return "1 token" if k == 1 else f"{count(int(k))} tokens"
-    return share(float(k))
+    return budget_share(float(k))
 
 
 def place(layer: int | None, head: int | None = None, token: int | None = None) -> str:

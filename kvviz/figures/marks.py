@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvviz.comparison import Comparison
-from kvviz.figures.entries import kept, window_starts
+from kvviz.figures.entries import span_kept, window_starts
 from kvviz.types import Mark
 
 
@@ -37,10 +37,9 @@ def holders(c: Comparison, method: str, k: float | int, start: int, end: int) ->
     if first >= last:
         share = np.ones(shape, dtype=np.float32)
         return Holders(share.size, share.size, share > 0, share)
-    mask = kept(c, method, k)
-    if mask is None:
+    part = span_kept(c, method, k, first, last)
+    if part is None:
         return None
-    part = mask[:, :, first:last]
     places = part.all(axis=-1)
     beyond = max(0, end - max(start, last))
     share = (part.sum(axis=-1) + beyond) / (last - first + beyond)

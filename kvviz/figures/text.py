@@ -15,6 +15,7 @@ from kvviz.figures.entries import head_counts
 from kvviz.figures.formats import (
     MISSING,
     budget_name,
+    budget_share,
     count,
     kl,
     kl_number,
@@ -31,6 +32,7 @@ __all__ = [
     "MAX_TOKEN",
     "MISSING",
     "budget_name",
+    "budget_share",
     "budget_triple",
     "count",
     "entries_words",
@@ -115,4 +117,4 @@ def budget_triple(c: Comparison, method: str, k: float | int) -> str:
     """ "20% kept · 205 tokens per KV head · 9.4 of 47.2 MB"."""
     size = kept_bytes(c, method, k)
     amount = MISSING if size is None else f"{size / 1e6:,.1f}"
-    return f"{share(c.share(k))} kept · {entries_words(c, method, k)} · {amount} of {mb(c.bytes_full)}"
+    return f"{budget_share(c.share(k))} kept · {entries_words(c, method, k)} · {amount} of {mb(c.bytes_full)}"

@@ -6,7 +6,7 @@ import numpy as np
 
 from kvviz.comparison import Comparison
 from kvviz.figures.effect import errors_at
-from kvviz.figures.entries import kept
+from kvviz.figures.entries import span_kept
 from kvviz.figures.why_card import WhyCard, why_card
 from kvviz.figures.why_dots import GUIDE, NOTE, why_figure
 from kvviz.figures.why_minimap import why_minimap_figure, why_minimap_table
@@ -39,10 +39,10 @@ def default_head(
     shape = c.model.n_layers, c.model.n_kv_heads
     difference = np.zeros(shape)
     if tok is not None and tok[0] < c.n:
-        span = slice(tok[0], min(tok[1], c.n))
-        masks = [kept(c, method, k) for method in (a, b if b is not None else "full")]
+        span = max(0, tok[0]), min(tok[1], c.n)
+        masks = [span_kept(c, m, k, *span) for m in (a, b if b is not None else "full")]
         if all(m is not None for m in masks):
-            one, other = (m[:, :, span].sum(axis=-1, dtype=np.int64) for m in masks)
+            one, other = (m.sum(axis=-1, dtype=np.int64) for m in masks)
             difference = np.abs(one - other).astype(np.float64)
     if not difference.any():
         errors = [errors_at(c, method, k) for method in (a, b) if method is not None]

@@ -343,8 +343,8 @@ def _smallest(c: Comparison, method: str, token: int, layer: int, head: int):
         if half is None and 2 * int(places.sum()) >= places.size:
             half = share
     said = [
-        f"{text.share(here)} here" if here is not None else "at no stored budget here",
-        f"{text.share(half)} in half of all heads"
+        f"{text.budget_share(here)} here" if here is not None else "at no stored budget here",
+        f"{text.budget_share(half)} in half of all heads"
         if half is not None
         else "at no stored budget in half of all heads",
     ]
