@@ -343,8 +343,9 @@ def sweep(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
 
     measures = ("kl", "output_error", "mark_held", "overlap", "bytes", "expected")
     measure = args.get("measure") if args.get("measure") in measures else "kl"
-    table = curves.sweep_table(run.comparison, measure, chosen.a, chosen.b, chosen.tok)
-    return given(table, lambda: curves.sweep_figure(table), args)
+    c = run.comparison
+    table = curves.sweep_table(c, measure, chosen.a, chosen.b, chosen.tok)
+    return given(table, lambda: curves.sweep_figure(table, c.share(chosen.budget)), args)
 
 
 @view("steps")

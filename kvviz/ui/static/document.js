@@ -255,7 +255,9 @@ function showExtra(reply) {
   const d = S.doc;
   const word = t => h('button', {class: `${codes.cls(t)} kv-tok`, tabindex: -1,
     onmouseover: () => hoverToken(t), onclick: () => choose({tok: [t, t + 1]}, 'document')}, shown(textOf([t, t + 1])));
-  put(docExtra, reply.rules.map(([title, from, to]) => {
+  const inside = docExtra.querySelector('.kv-rules') || h('div', {class: 'kv-rules'});
+  if (!inside.isConnected) put(docExtra, h('details', {class: 'kv-more'}, h('summary', {}, 'Question, template and window'), inside));
+  put(inside, reply.rules.map(([title, from, to]) => {
     const tokens = Array.from({length: Math.min(to - from, 120)}, (_, i) => from + i);
     return h('div', {class: 'kv-around'}, h('h4', {}, title), h('p', {}, tokens.map(word)));
   }));

@@ -19,7 +19,7 @@ class Panel {
       get('CSV', () => this.download('csv')), get('JSON', () => this.download('json')));
     this.el = h('section', {class: 'kv-panel', id: `kv-${id}`, 'aria-label': title},
       h('div', {class: 'kv-panel-head'}, this.title, this.chip, ...tools), this.guide,
-      h('div', {class: 'kv-stage'}, this.plot.el, this.wait), this.trouble,
+      h('div', {class: 'kv-stage'}, this.plot.el, this.wait), this.plot.legend, this.trouble,
       readout ? this.readout : null, this.foot, this.tableBox,
       h('p', {class: 'kv-toolong'}, 'This view took too long. The rest of the page is up to date. ',
         get('Try again', () => { this.view.dirty = true; refresh(this.view); })));
@@ -42,7 +42,7 @@ class Panel {
     const text = reply.title || plainTitle(spec.layout.title?.text);
     if (text) put(this.title, text);
     this.el.setAttribute('aria-label', this.title.textContent);
-    if (spec.layout.height) this.plot.host.style.height = `${Math.max(120, spec.layout.height - 30)}px`;
+    if (spec.layout.height) this.plot.host.style.height = `${Math.max(120, spec.layout.height - 50)}px`;
     put(this.guide, meta.guide || '');
     this.chip.hidden = !meta.chip;
     put(this.chip, meta.chip || '');

@@ -37,6 +37,35 @@ function resolve(value) {
   return value;
 }
 
+// One legend entry as an inline drawing of the trace's own sign, and its name.
+function legendKey(trace) {
+  const svg = (tag, attrs) => {
+    const node = document.createElementNS('http://www.w3.org/2000/svg', tag);
+    for (const [k, v] of Object.entries(attrs)) node.setAttribute(k, v);
+    return node;
+  };
+  const box = svg('svg', {width: 18, height: 14, 'aria-hidden': 'true'});
+  const m = trace.marker || {}, symbol = String(Array.isArray(m.symbol) ? m.symbol[0] : m.symbol || 'circle');
+  const tone = Array.isArray(m.color) ? m.color[0] : m.color || trace.line?.color || css('muted');
+  const edge = m.line?.color && typeof m.line.color === 'string' ? m.line.color : tone;
+  const open = symbol.endsWith('-open'), paint = {fill: open ? 'none' : tone, stroke: open ? tone : edge, 'stroke-width': open ? 1.5 : 1};
+  const shapes = {square: 'M3 1H15V13H3Z', 'triangle-up': 'M9 1.5 15 12.5H3Z', 'triangle-down': 'M9 12.5 15 1.5H3Z',
+    diamond: 'M9 0.5 15.5 7 9 13.5 2.5 7Z', circle: 'M9 2a5 5 0 1 0 .01 0Z'};
+  if (trace.fill === 'toself') {
+    box.append(svg('path', {d: shapes.square, fill: trace.fillcolor || trace.fillpattern?.bgcolor || tone, stroke: css('muted')}));
+    const line = trace.fillpattern?.fgcolor || css('muted');
+    if (trace.fillpattern?.shape === '.') for (const x of [6, 12]) box.append(svg('circle', {cx: x, cy: 7, r: 1.3, fill: line}));
+    else box.append(svg('path', {d: 'M3 7 9 1M3 13 15 1M9 13 15 7', stroke: line, 'stroke-width': 1.2}));
+  } else {
+    if (/lines/.test(trace.mode || '')) {
+      box.append(svg('line', {x1: 0, x2: 18, y1: 7, y2: 7, stroke: trace.line?.color || tone, 'stroke-width': Math.min(3, trace.line?.width || 2),
+        'stroke-dasharray': {dot: '2 2', dash: '5 3', dashdot: '5 2 2 2'}[trace.line?.dash] || ''}));
+    }
+    if (/markers/.test(trace.mode || '') || trace.type === 'bar') box.append(svg('path', {d: shapes[symbol.replace('-open', '')] || shapes.circle, ...paint}));
+  }
+  return h('span', {class: 'kv-key'}, box, plainTitle(trace.name));
+}
+
 const plots = new Set();
 
 class Plot {
@@ -45,6 +74,7 @@ class Plot {
     this.host = h('div', {class: 'kv-plot', style: `height:${height}px`});
     this.el = h('div', {class: 'kv-plot-box', tabindex: 0, role: 'application',
       'aria-roledescription': 'figure', 'aria-label': name}, this.host);
+    this.legend = h('div', {class: 'kv-legend kv-fig-legend'});
     this.quiet = 0;
     plots.add(this);
     keys(this);
@@ -76,7 +106,10 @@ class Plot {
       hoverlabel: {bgcolor: css('page'), bordercolor: css('muted'), font: {color: css('text')}},
       shapes: [...this.base, ...this.marks()],
     });
-    this.roomForLegend(data, layout);
+    this.forImage.showlegend = layout.showlegend;
+    layout.showlegend = false;  // it stands below the figure; images get it back
+    put(this.legend, data.filter(t => t.showlegend && t.name).map(legendKey));
+    this.trimBars(data, layout);
     this.wrapTitles(layout);
     for (const [key, axis] of Object.entries(layout)) {
       if (!/^[xy]axis\d*$/.test(key)) continue;
@@ -95,20 +128,13 @@ class Plot {
     if (!this.wired) this.wire(Plotly);
   }
 
-  // The legend stands at the bottom edge, as many lines as it needs, whatever the figure's height.
-  roomForLegend(data, layout) {
-    const named = data.filter(t => t.showlegend && t.name), wide = this.host.clientWidth - 90;
-    if (layout.showlegend && named.length && (layout.legend?.orientation || 'h') === 'h') {
-      const entry = Math.max(...named.map(t => 7 * t.name.length + 52));
-      const lines = Math.ceil(named.length / Math.max(1, Math.floor(wide / entry)));
-      layout.legend = {...layout.legend, orientation: 'h', yref: 'container', y: 0, yanchor: 'bottom', x: 0, entrywidth: entry - 44,
-        itemclick: false, itemdoubleclick: false, font: {size: 11.5}};
-      layout.margin = {...layout.margin, b: 46 + 19 * lines};
-    }
+  // A colour bar without room for its words is left out: the legend below names both ends.
+  trimBars(data, layout) {
     const inner = this.host.clientHeight - layout.margin.t - layout.margin.b;
     for (const trace of data) {
       const bar = trace.marker?.colorbar || trace.colorbar;
       if (bar?.title?.text && 6 * bar.title.text.length > inner) bar.title = {...bar.title, text: ''};
+      if (bar && (inner < 90 || window.innerWidth < 700)) (trace.marker?.colorbar ? trace.marker : trace).showscale = false;
     }
   }
 

@@ -6,11 +6,8 @@ function buildSweep() {
   const pick = chooser('Measure', MEASURES, LOOK.measure, v => { LOOK.measure = v; touch(['measure']); }, {id: 'kv-measure'});
   const panel = new Panel({id: 'sweep', title: 'Loss against budget, this document', view: 'sweep', tab: 'sweep', height: 460,
     reads: ['run', 'a', 'b', 'tok', 'measure', 'budget'], args: () => ({measure: LOOK.measure}),
-    onHover: p => `${p.data?.name || ''} ${p.text || ''} at ${fmt.share(10 ** Number(p.x) <= 1.01 && Number(p.x) <= 0 ? 10 ** Number(p.x) : Number(p.x))}`.trim(),
-    onPick: p => {
-      const x = Number(p.x), share = x <= 0 ? 10 ** x : x > 1 ? x / 100 : x;
-      choose({budget: S.meta.steps[stepIndex(share)]}, 'sweep');
-    }});
+    onHover: p => `${plainTitle(p.data?.name) || ''}: ${typeof p.customdata === 'string' ? p.customdata : p.y} at ${fmt.share(Number(p.x))} kept`,
+    onPick: p => choose({budget: S.meta.steps[stepIndex(Number(p.x))]}, 'sweep')});
   return [h('div', {class: 'kv-tools'}, pick), panel.el];
 }
 
