@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from types import MappingProxyType, SimpleNamespace
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 
+from kvviz.attention import rows_attention
 from kvviz.errors import InputError
 from kvviz.methods import _removal
 
@@ -158,6 +159,11 @@ def reduce_group(per_head: torch.Tensor, layer: LayerView, how: str = "mean") ->
     return grouped.sum(1) if how == "sum" else grouped.mean(1)
 
 
+# [Hq, W, n] numbers that a layer's window attention may have; beyond it is never held whole (64 MB).
+HELD_WHOLE = 1 << 24
+KERNEL_EPSILON = 1e-6  # the one that the score kernel knows
+
+
 class LayerView:
     """What one layer of a trace offers to a method. Lives while that layer is scored, then goes.
 
@@ -205,54 +211,46 @@ class LayerView:
         return self._trace.window(self.index, window)
 
     def attention(self, window: int) -> torch.Tensor:
-        """p of the last W queries over all rows, float32 [Hq, W, n], causal, softmax over every key."""
-        return self._once(("attention", min(window, self._trace.n)), self._attention, window)
+        """p of the last W queries over all rows, float32 [Hq, W, n], causal, softmax over every key.
+
+        Only for short windows: what goes by head or by sum should ask for `attention_by_head`,
+        `attention_mean` or `window_scores`, which hold no such tensor for a long prompt.
+        """
+        return self._attention_on_all(window)[..., self.first_position :]
+
+    def attention_by_head(self, window: int) -> Iterator[torch.Tensor]:
+        """The same, one query head at a time: float32 [W, n]. Not to be written to."""
+        for rows in self._rows_by_head(window):
+            yield rows[:, self.first_position :]
 
     def attention_mean(self, window: int) -> torch.Tensor:
         """Mean over the W window queries of attention, float32 [Hq, n]."""
-        return self._once(
-            ("attention_mean", min(window, self._trace.n)), lambda w: self.attention(w).mean(1), window
-        )
-
-    def outputs(self, window: int) -> torch.Tensor:
-        """o of the last W queries, float32 [Hq, W, d], with the whole cache."""
-        return self._once(("outputs", min(window, self._trace.n)), self._outputs, window)
+        return self._once(("mean", self._width(window)), self._mean, window)
 
     def window_scores(self, kind: str, window: int, epsilon: float = 0.0) -> torch.Tensor:
         """Sums over the W window queries, for each query head, float32 [Hq, n]:
 
         "square" p^2;  "dropkv" (p / (1 - p + epsilon))^2 ||v - o||^2;  "caote" p / (1 - p) ||v - o||.
         """
-        key = ("window_scores", kind, epsilon, min(window, self._trace.n))
+        key = (kind, epsilon, self._width(window))
         return self._once(key, lambda w: self._window_scores(kind, w, epsilon), window)
 
     def window_rows(self, window: int, mean_group: bool = False) -> Iterator[_removal.Rows]:
-        """Attention rows on all of the trace's keys with their leaders apart, one query head at a time,
-        so that no second [Hq, W, n] tensor is held. `mean_group` averages p over the group first and
-        gives one a KV head.
+        """Attention rows on all of the trace's keys with their leaders apart, one query head at a time.
+        `mean_group` averages p over the group first and gives one a KV head.
         """
-        p = self._attention_on_all(window)
-        sink = self.sink_mass(window)
-        for head, values in enumerate(self._trace.values[self.index]):
-            group = slice(head * self.group, (head + 1) * self.group)
-            columns = [None] * self.group if sink is None else sink[group]
-            if mean_group:
-                column = None if sink is None else columns.mean(0)
-                yield _removal.rows_of(p[group].mean(0), values, column)
+        rows, column = 0.0, None
+        for head, p in enumerate(self._rows_by_head(window)):
+            kv, member = divmod(head, self.group)
+            values, sink = self._trace.values[self.index][kv], self._sink_mass(p, head, window)
+            if not mean_group:
+                yield _removal.rows_of(p, values, sink)
                 continue
-            for rows, column in zip(p[group], columns):
+            rows = rows + p / self.group
+            column = None if sink is None else sink / self.group + (0.0 if column is None else column)
+            if member == self.group - 1:
                 yield _removal.rows_of(rows, values, column)
-
-    def sink_mass(self, window: int) -> torch.Tensor | None:
-        """Attention of the window queries on the layer's learned sink logit, [Hq, W]; None without one."""
-        logits = self.model.layer(self.index).sinks
-        if logits is None:
-            return None
-        lead, top = self._attention_on_all(window).max(-1)  # [Hq, W]
-        keys = self._trace.keys[self.index].float().repeat_interleave(self.group, 0)
-        keys = keys.gather(1, top[..., None].expand(-1, -1, keys.shape[-1]))
-        of_top = (self.queries(window).float() * keys).sum(-1) * self.model.layer(self.index).scaling
-        return lead * (logits.float()[:, None] - of_top).exp()
+                rows, column = 0.0, None
 
     def value_norms(self, order: int) -> torch.Tensor:
         """||v_j W_O^h|| of the given order (1 or 2) for each query head, float32 [Hq, n]."""
@@ -267,28 +265,76 @@ class LayerView:
             self._memo[key] = compute(argument)
         return self._memo[key]
 
-    def _attention(self, window: int) -> torch.Tensor:
-        return self._attention_on_all(window)[..., self.first_position :]
+    def _width(self, window: int) -> int:
+        return min(window, self._trace.n)
 
     def _attention_on_all(self, window: int) -> torch.Tensor:
         """Attention on all of the trace's rows, those no longer visible at n included: [Hq, W, .]."""
-        return self._once(
-            ("attention_on_all", min(window, self._trace.n)),
-            lambda w: self._trace.window_attention(self.index, w),
-            window,
-        )
+        key = ("attention", self._width(window))
+        return self._once(key, lambda w: self._trace.window_attention(self.index, w), window)
+
+    def _is_long(self, window: int) -> bool:
+        """Whether [Hq, W, n] is too large to hold."""
+        return self._trace.model.n_query_heads * self._width(window) * self._trace.n > HELD_WHOLE
+
+    def _rows_by_head(self, window: int) -> Iterator[torch.Tensor]:
+        """[W, .] on all of the trace's rows, for each query head."""
+        if not self._is_long(window):
+            yield from self._attention_on_all(window)
+            return
+        layer, keys = self.model.layer(self.index), self._trace.keys[self.index]
+        queries = self.queries(window)
+        for head in range(len(queries)):
+            one = slice(head, head + 1)
+            sinks = None if layer.sinks is None else layer.sinks[one]
+            alone = SimpleNamespace(scaling=layer.scaling, window=layer.window, sinks=sinks)
+            own = keys[head // self.group : head // self.group + 1]
+            yield rows_attention(queries[one], own, alone, self._trace.n - queries.shape[1])[0]
+
+    def _sink_mass(self, p: torch.Tensor, head: int, window: int) -> torch.Tensor | None:
+        """Attention of one head's window queries on its learned sink logit, [W]; None without one."""
+        layer = self.model.layer(self.index)
+        if layer.sinks is None:
+            return None
+        lead, top = p.max(-1)
+        keys = self._trace.keys[self.index][head // self.group, top].float()
+        logits = (self.queries(window)[head].float() * keys).sum(-1) * layer.scaling
+        return lead * (layer.sinks[head].float() - logits).exp()
+
+    def _mean(self, window: int) -> torch.Tensor:
+        if self._by_kernel(window):
+            return self._score_pass("mean", window)
+        return self.attention(window).mean(1)
 
     def _window_scores(self, kind: str, window: int, epsilon: float) -> torch.Tensor:
+        if self._by_kernel(window) and (kind != "dropkv" or epsilon == KERNEL_EPSILON):
+            return self._score_pass(kind, window)
         if kind == "square":
-            return torch.stack([rows.square().sum(0) for rows in self.attention(window)])
+            return torch.stack([rows.square().sum(0) for rows in self.attention_by_head(window)])
         if kind == "caote":
             heads = [_removal.removals(rows) for rows in self.window_rows(window)]
         else:
             heads = [_removal.squared_removals(rows, epsilon) for rows in self.window_rows(window)]
         return torch.stack(heads)[:, self.first_position :]
 
-    def _outputs(self, window: int) -> torch.Tensor:
-        values = self._trace.values[self.index].float()
-        p = self._attention_on_all(window)
-        grouped = p.unflatten(0, (self.n_kv_heads, self.group)).flatten(1, 2)  # [Hkv, g * W, n]
-        return (grouped @ values).unflatten(1, (self.group, -1)).flatten(0, 1)
+    def _by_kernel(self, window: int) -> bool:
+        """On a GPU and for long prompts scores are made in one sweep over the keys, by blocks."""
+        return self.keys.is_cuda or self._is_long(window)
+
+    def _score_pass(self, kind: str, window: int) -> torch.Tensor:
+        from kvviz import kernels
+
+        layer, queries = self.model.layer(self.index), self.queries(window)
+        keys, values = self._trace.keys[self.index], self._trace.values[self.index]
+        start = self._trace.n - queries.shape[1]
+
+        def sweep(_):
+            return kernels.window_pass(
+                queries, keys, values, layer.scaling, start, layer.window, layer.sinks
+            )
+
+        lse, out = self._once(("window_pass", queries.shape[1]), sweep, window)
+        scores = kernels.score_pass(
+            queries, keys, values, lse, out, layer.scaling, start, kind, layer.window, layer.sinks
+        )
+        return scores[:, self.first_position :]

@@ -16,16 +16,15 @@ from kvviz.methods.base import LayerView, Method, Options, Scores, pool, reduce_
 
 
 def score(layer: LayerView, options: Options) -> Scores:
-    p = layer.attention(options["window"])[..., : layer.context]  # [Hq, W, C]
     mean = layer.attention_mean(options["window"])[:, : layer.context]
-    # Head by head, so that no second [Hq, W, C] tensor is held.
-    entropy, variance = 0.0, torch.zeros_like(mean)
-    for head, rows in enumerate(p):
-        entropy -= float((rows * (rows + 1e-10).log_()).sum())
-        if len(rows) > 1:
-            variance[head] = (rows - mean[head]).square_().sum(0) / (len(rows) - 1)
+    entropy, variance, window = 0.0, torch.zeros_like(mean), 1
+    for head, rows in enumerate(layer.attention_by_head(options["window"])):
+        p, window = rows[:, : layer.context], len(rows)
+        entropy -= float((p * (p + 1e-10).log_()).sum())
+        if window > 1:
+            variance[head] = (p - mean[head]).square_().sum(0) / (window - 1)
     per_head = mean + options["gamma"] * variance
-    spread = float(variance.sum()) if p.shape[1] > 1 else 1.0  # one row has no variance: H decides
+    spread = float(variance.sum()) if window > 1 else 1.0  # one row has no variance: H decides
     weight = max(entropy, 0.0) ** (1 / options["tau1"]) * spread ** (1 / options["tau2"])
     return Scores(
         reduce_group(pool(per_head, options), layer, options["group"]),

@@ -25,7 +25,7 @@ def score(layer: LayerView, options: Options) -> Scores:
     if options["base"] == "queries":
         if options["fast"]:
             raise InputError("CAOTE: fast goes with base snapkv, tova or h2o.")
-        queries = min(options["window"], layer.attention(options["window"]).shape[1])
+        queries = layer.queries(options["window"]).shape[1]
         per_head = layer.window_scores("caote", options["window"]) / queries
     else:
         heads = enumerate(_alpha(layer, options))

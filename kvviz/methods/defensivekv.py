@@ -18,27 +18,23 @@ from kvviz.methods.base import LayerView, Method, Options, Scores, pool, reduce_
 
 
 def score(layer: LayerView, options: Options) -> Scores:
-    attention = layer.attention(options["window"])
     sizes = reduce_group(layer.value_norms(1), layer)[:, : layer.context]
     shares = sizes / sizes.sum(0).clamp_min(torch.finfo(sizes.dtype).tiny)
-    values = defend(_worst(attention, layer, options)) * shares
-    raw_options = {**options, "pool_kind": "none"}
-    raw = defend(_worst(attention, layer, raw_options)) * shares
+    worst, worst_raw = _worst(layer, options)
     first, turn = _first(layer, options)
-    return Scores(values, raw=raw, first=first, turn=turn)
+    return Scores(defend(worst) * shares, raw=defend(worst_raw) * shares, first=first, turn=turn)
 
 
-def _worst(attention: torch.Tensor, layer: LayerView, options: Options) -> torch.Tensor:
-    """m, [Hkv, C]; one KV head at a time, so that no second [Hq, W, n] tensor is held."""
-    worst = []
-    for p in attention[..., : layer.context].unflatten(0, (layer.n_kv_heads, layer.group)):
-        pooled = pool(p, options)  # [g, W, C]
-        if pooled is p:
-            worst.append(p.amax((0, 1)))
-            continue
+def _worst(layer: LayerView, options: Options) -> tuple[torch.Tensor, torch.Tensor]:
+    """m with and without pooling, [Hkv, C] each."""
+    smooth, plain = [], []
+    for rows in layer.attention_by_head(options["window"]):
+        p = rows[:, : layer.context]
+        pooled = pool(p, options)
         scale = p.sum(-1) / pooled.sum(-1).clamp_min(torch.finfo(p.dtype).tiny)
-        worst.append((pooled * scale[..., None]).amax((0, 1)))
-    return torch.stack(worst)
+        smooth.append((pooled * scale[:, None]).amax(0))
+        plain.append(p.amax(0))
+    return tuple(reduce_group(torch.stack(heads), layer, "max") for heads in (smooth, plain))
 
 
 def defend(worst: torch.Tensor) -> torch.Tensor:
