@@ -29,10 +29,10 @@ from kvviz.measures import (
     token_effects,
     token_f1,
 )
-from kvviz.methods import Method
+from kvviz.methods import Method, parse_method
 from kvviz.models import Model
 from kvviz.prompts import find_marks
-from kvviz.selection import accounts, label_of, parse_method, score_layer, select
+from kvviz.selection import accounts, label_of, score_layer, select
 from kvviz.settings import settings
 from kvviz.trace import Trace, prefill_steps
 from kvviz.types import QUESTION_AWARE, Event, Prompt, Selection, Variant

@@ -16,8 +16,7 @@ from typing import Any
 import torch
 
 from kvviz.budgets import ALLOCATORS, Candidates, allocate, entries_of, rank
-from kvviz.errors import InputError
-from kvviz.methods import Method, get_method
+from kvviz.methods import Method, parse_method
 from kvviz.methods.base import LayerView, Scores
 from kvviz.trace import Trace
 from kvviz.types import Selection
@@ -99,30 +98,6 @@ def _key(method: Method, options: Mapping[str, Any], contexts: list[int]) -> tup
     return ("scores", method.id, scoring, tuple(contexts))
 
 
-def parse_method(name: str) -> tuple[Method, dict[str, Any]]:
-    """ "snapkv" or "snapkv:window=16,allocation=global" -> the method and its options."""
-    method_id, _, text = name.partition(":")
-    options: dict[str, Any] = {}
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise InputError(f"Write options as name=value: {part!r} in {name!r} is not.")
-        options[key.strip()] = _value(value.strip())
-    return get_method(method_id.strip()), options
-
-
-def _value(text: str) -> Any:
-    words = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
-
-
 def label_of(method: Method, options: Mapping[str, Any]) -> str:
     """What a person reads: "SnapKV", or "SnapKV with global" where the allocation is not its own."""
     if options["allocation"] == method.allocation:
@@ -164,8 +139,8 @@ def select(trace: Trace, method: str, budget: float | int, **options: Any) -> Se
     )
 
 
-def _context_counts(trace: Trace, rows: list[LayerAccount], scores: list[Scores], options) -> list[torch.Tensor]:
-    """Context entries of every head, int64 [Hkv] a layer; protected sinks are not candidates."""
+def _context_counts(trace: Trace, rows: list[LayerAccount], scores: list[Scores], options):
+    """Context entries of every head, list of int64 [Hkv]; protected sinks are not candidates."""
     candidates = [
         Candidates(
             torch.nan_to_num(s.values[:, a.sinks :], nan=float("-inf")),

@@ -18,7 +18,7 @@ import torch
 from kvviz.attention import causal_attention, rows_attention
 from kvviz.errors import Cancelled, NeedError
 from kvviz.forward import forward
-from kvviz.methods import get_method
+from kvviz.methods import parse_method
 from kvviz.models import Model
 from kvviz.observers import OBSERVERS
 from kvviz.settings import settings
@@ -102,11 +102,11 @@ class Trace:
 
 def needs_of(methods: Iterable[str], options: dict[str, dict] | None = None) -> frozenset[str]:
     """The union of what the named methods need beyond keys, values and window queries."""
-    return frozenset(
-        need
-        for name in methods
-        for need in get_method(name.partition(":")[0]).needs_with((options or {}).get(name, {}))
-    )
+    needs: set[str] = set()
+    for name in methods:
+        method, inline = parse_method(name)
+        needs |= method.needs_with(method.resolve({**inline, **(options or {}).get(name, {})}))
+    return frozenset(needs)
 
 
 def prefill(

@@ -79,7 +79,7 @@ class Method:
 
     def needs_with(self, options: Options) -> frozenset[str]:
         """What the trace must carry for these options."""
-        return self.needs
+        return self.needs | ({"column_sums"} if options.get("base") == "h2o" else frozenset())
 
     def resolve(self, given: Options | None = None) -> dict[str, Any]:
         """Defaults, then the preset, then the given options; unknown names are an error."""
