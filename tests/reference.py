@@ -37,7 +37,7 @@ class _Hidden:
 
     n: int = 0
     keep: list[torch.Tensor] | None = None
-    outputs: dict[int, torch.Tensor] = field(default_factory=dict)
+    rows: dict[int, tuple] = field(default_factory=dict)  # layer -> (q, k, v, weights) of the last pass
 
 
 _hidden = _Hidden()
@@ -66,6 +66,7 @@ def _masked_attention(module, query, key, value, attention_mask, scaling=None, *
         weights = torch.cat([logits, column], -1).softmax(-1)[..., :-1]
     else:
         weights = logits.softmax(-1)
+    _hidden.rows[index] = (query, key, value, weights)
     return (weights @ values).transpose(1, 2).contiguous(), weights
 
 
@@ -88,6 +89,13 @@ def masked_logits(hf, input_ids: torch.Tensor, n: int, keep: list[torch.Tensor] 
         return hf(input_ids=input_ids, use_cache=False).logits
     finally:
         _hidden.keep = None
+
+
+def attention_rows(family: str, input_ids: torch.Tensor) -> list[tuple]:
+    """(q [Hq, N, d], k, v [Hkv, N, d], attention weights [Hq, N, N]) of every layer of the plain model."""
+    _hidden.rows = {}
+    masked_logits(masked_model(family), input_ids[None], 0, None)
+    return [tuple(side[0] for side in _hidden.rows[i]) for i in range(len(_hidden.rows))]
 
 
 def masks_of(selections) -> list[torch.Tensor]:

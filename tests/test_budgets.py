@@ -295,7 +295,11 @@ def test_heads_without_safeguard_compete_in_the_sorted_order(layers):
     assert shared("across_heads", layers, safeguard=0.0) == wanted
 
 
-@given(layers=competing(), name=st.sampled_from(sorted(ALLOCATORS)), safeguard=st.sampled_from([0, 0.2, 0.5, 1]))
+@given(
+    layers=competing(),
+    name=st.sampled_from(sorted(ALLOCATORS)),
+    safeguard=st.sampled_from([0, 0.2, 0.5, 1]),
+)
 @settings(max_examples=250, deadline=None)
 def test_every_allocation_is_exact_and_capped(layers, name, safeguard):
     weights = [1.0 + i for i in range(len(layers))]

@@ -91,8 +91,8 @@ def test_the_whole_cache_is_a_view_of_the_trace(traces):
         cache = build_cache(trace, [None])
         assert cache.bytes == [trace.bytes]
         for index, (blocks,) in enumerate(cache.layers):
-            assert blocks.keys.untyped_storage().data_ptr() == trace.keys[index].untyped_storage().data_ptr()
-            assert blocks.values.untyped_storage().data_ptr() == trace.values[index].untyped_storage().data_ptr()
+            for ours, theirs in ((blocks.keys, trace.keys), (blocks.values, trace.values)):
+                assert ours.untyped_storage().data_ptr() == theirs[index].untyped_storage().data_ptr()
             for head in range(trace.model.n_kv_heads):
                 keys, _, positions = stored(cache, index, 0, head, trace.model.n_kv_heads)
                 assert positions.tolist() == list(range(N))

@@ -1,4 +1,4 @@
-"""Decoding on the ragged cache equals the plain model with the evicted keys masked at their true positions."""
+"""Decoding on the ragged cache: the plain model with the evicted keys masked at their true positions."""
 
 from __future__ import annotations
 
@@ -159,7 +159,10 @@ def test_feed_same_in_pieces_that_fit_memory(traces, monkeypatch):
     assert list(feed_same(wave, [], every=True)) == []
 
 
-def answers_of(trace, selections, steps, stop_ids=frozenset(), sampling=Sampling()):
+GREEDY = Sampling()
+
+
+def answers_of(trace, selections, steps, stop_ids=frozenset(), sampling=GREEDY):
     wave = Wave(trace.model, build_cache(trace, selections), steps)
     first = trace.last_logits.expand(wave.size, -1)
     answers: list[Answer] = []
@@ -221,7 +224,8 @@ def test_a_stop_is_seen_within_a_step(traces):
     wave = Wave(trace.model, build_cache(trace, [None]), 20, cancel)
     answers = [Answer()]
     with pytest.raises(Cancelled):
-        for step, _ in enumerate(generate(wave, trace.last_logits[None], 20, frozenset(), answers=answers), 1):
+        steps = generate(wave, trace.last_logits[None], 20, frozenset(), answers=answers)
+        for step, _ in enumerate(steps, 1):
             if step == 5:
                 cancel.set()
     assert len(answers[0].token_ids) == 5

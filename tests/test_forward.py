@@ -84,7 +84,8 @@ def test_logits_to_keep_and_true_positions(tiny_llama):
     assert whole.shape == (1, 20, 320)
     last = forward(tiny_llama, ids, at, plain_attention, logits_to_keep=2)
     torch.testing.assert_close(last, whole[:, -2:])
-    torch.testing.assert_close(forward(tiny_llama, ids, at + 500, plain_attention), whole, atol=1e-3, rtol=1e-3)
+    shifted = forward(tiny_llama, ids, at + 500, plain_attention)
+    torch.testing.assert_close(shifted, whole, atol=1e-3, rtol=1e-3)
     stretched = forward(tiny_llama, ids, at * 7, plain_attention)
     assert (stretched - whole).abs().max() > 0.01
 
@@ -113,7 +114,8 @@ def test_the_model_is_left_as_found_after_a_stop(tiny_llama, monkeypatch):
     before = snapshot(tiny_llama.hf)
     cancel = threading.Event()
     with pytest.raises(Cancelled):
-        prefill(tiny_llama, prompt_of(tiny_llama, N), needs=NEEDS, progress=lambda *_: cancel.set(), cancel=cancel)
+        prompt = prompt_of(tiny_llama, N)
+        prefill(tiny_llama, prompt, needs=NEEDS, progress=lambda *_: cancel.set(), cancel=cancel)
     assert snapshot(tiny_llama.hf) == before
 
 

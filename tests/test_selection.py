@@ -16,9 +16,9 @@ from tiny import make_model
 import kvviz.methods
 from kvviz.budgets import ALLOCATORS, entries_of
 from kvviz.errors import InputError, NeedError
-from kvviz.methods import get_method
+from kvviz.methods import get_method, parse_method
 from kvviz.methods.base import Method, Scores
-from kvviz.selection import label_of, parse_method, protected_counts, select, stage_counts
+from kvviz.selection import label_of, protected_counts, select, stage_counts
 from kvviz.trace import Trace, prefill
 
 HKV, D, LAYERS = 2, 8, 3
@@ -233,8 +233,9 @@ def test_ties_go_to_the_earlier_position_then_the_lower_head_then_the_lower_laye
     trace = made_trace(3, 24, family)
     trace.memo.clear()
     common = {"seed": seed, "protect": b // 3, "sinks": b // 4}
-    for allocation, extra in (("uniform", {}), ("across_heads", {"safeguard": 0.0}), ("global", {"normalise": False})):
-        selection = select(trace, "tied", b, allocation=allocation, **extra, **common)
+    common |= {"safeguard": 0.0, "normalise": False}
+    for allocation in ("uniform", "across_heads", "global"):
+        selection = select(trace, "tied", b, allocation=allocation, **common)
         kept = {
             (index, h, p)
             for index in range(LAYERS)
@@ -268,22 +269,22 @@ def test_nan_never_competes_while_anything_else_is_left(tied):
 # -- two stages ---------------------------------------------------------------------------------------
 
 
-def made_of(p, values, w_o, score):
-    """A trace of one layer and one head in which `score` is replaced by the given numbers."""
-    layer = SimpleNamespace(w_o=torch.tensor([w_o], dtype=torch.float32), window=None, scaling=1.0, sinks=None)
+def made_of(p, values, w_o):
+    """A trace of one layer and one head with the given attention of its last query."""
+    projection = torch.tensor([w_o], dtype=torch.float32)
+    layer = SimpleNamespace(w_o=projection, window=None, scaling=1.0, sinks=None)
     model = SimpleNamespace(n_layers=1, n_query_heads=1, n_kv_heads=1, layer=lambda i: layer)
     n = len(p)
-    trace = SimpleNamespace(
+    return SimpleNamespace(
         model=model, n=n, memo={}, extras={}, rows=lambda i: n, visible=lambda i, rows: rows,
         keys=[torch.zeros(1, n, 2)], values=[torch.tensor([values], dtype=torch.float32)],
         window_attention=lambda i, w: torch.tensor(p, dtype=torch.float32)[None, None],
     )  # fmt: skip
-    return trace
 
 
 def test_criticalkv_on_the_worked_example():
     """T1: p = [.5, .25, .125, .125], ||vW||_1 = [1, 3, 2, 6], b = 2, stage 1 takes one."""
-    trace = made_of([0.5, 0.25, 0.125, 0.125], [[1, 0], [0, 1], [2, 0], [0, -2]], [[1, 0], [0, 3]], None)
+    trace = made_of([0.5, 0.25, 0.125, 0.125], [[1, 0], [0, 1], [2, 0], [0, -2]], [[1, 0], [0, 3]])
     plain = {"pool_kind": "none", "protect": 0, "window": 1}
     selection = select(trace, "criticalkv", 2, **plain)
     # stage 1: token 0; stage 2 by (p + 1e-4) nu = [.5001, .7503, .2502, .7506]: token 3
