@@ -1,0 +1,95 @@
+"""A served page and a real Chromium for the tests marked `browser`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "ui"))
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+
+
+def pytest_collection_modifyitems(items):
+    for item in items:
+        if Path(__file__).parent in Path(item.fspath).parents:
+            item.add_marker(pytest.mark.browser)
+
+
+@pytest.fixture(scope="session")
+def chromium_path():
+    found = shutil.which("chromium") or shutil.which("chromium-browser")
+    found = found or shutil.which("google-chrome")
+    if found is None:
+        reason = "no chromium on this machine (apt-get install chromium)"
+        if os.environ.get("KVVIZ_REQUIRE_BROWSER") == "1":
+            pytest.fail(reason)
+        pytest.skip(reason)
+    return found
+
+
+@pytest.fixture(scope="session")
+def browser(chromium_path):
+    sync = pytest.importorskip("playwright.sync_api")
+    with sync.sync_playwright() as p:
+        browser = p.chromium.launch(executable_path=chromium_path, headless=True, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+def serve(engine, folder):
+    """A page over the stored runs in `folder`; returns (url, close)."""
+    from kvviz.ui import app, runs
+
+    runs.STORED = folder
+    demo = app.build_app(engine=engine)
+    options = app.launch_options() | {"server_name": "127.0.0.1", "server_port": None}
+    _, url, _ = demo.launch(prevent_thread_lock=True, quiet=True, **options)
+    return url, demo.close
+
+
+@pytest.fixture(scope="session")
+def served(chromium_path):
+    """(url, engine) of a page with one stored run and an engine without a model."""
+    from fake_engine import FakeEngine, synthetic_comparison
+
+    from kvviz.ui import runs
+
+    old, engine = runs.STORED, FakeEngine(steps=60, pause=0.05)
+    with tempfile.TemporaryDirectory() as folder:
+        comparison = synthetic_comparison(n=300, L=6)
+        comparison.settings.update(title="A stored run", date="2026-11-30")
+        comparison.save(Path(folder) / "a-stored-run.zip")
+        url, close = serve(engine, Path(folder))
+        yield url, engine
+        close()
+    runs.STORED = old
+
+
+@pytest.fixture
+def visit(browser, served):
+    """visit(query="", **context) opens the page; errors on the page fail the test."""
+    contexts, errors = [], []
+
+    def open_page(query="", url=None, **options):
+        context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **options})
+        contexts.append(context)
+        page = context.new_page()
+        page.set_default_timeout(15000)
+        page.on("pageerror", lambda e: errors.append(str(e)))
+        page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
+        page.goto((url or served[0]) + query)
+        page.wait_for_selector("#kv-app[data-ready]")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert not errors, errors

@@ -1,0 +1,279 @@
+"""The page in a real browser, on a stored run and an engine without a model."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+HOSTILE = (
+    "<img src=x onerror=\"window.hacked=1\"> <script>window.hacked=1</script> ${window.hacked=1} "
+    "{{constructor}} <a href=javascript:window.hacked=1>x</a> <s>gone</s> \u202eright to left "
+)
+
+
+def drawn(page, panel):
+    page.wait_for_selector(f"#{panel} .kv-plot-box[data-drawn]", state="attached")
+
+
+def selection(page):
+    return json.loads(page.locator("#kv-app").get_attribute("data-sel"))
+
+
+def cell(page, panel, x, y):
+    """Click a heatmap cell at data coordinates."""
+    page.locator(f"#{panel} .kv-plot").scroll_into_view_if_needed()
+    px, py = page.evaluate(
+        """([panel, x, y]) => { const gd = document.querySelector(`#${panel} .kv-plot`);
+           const r = gd.getBoundingClientRect(), f = gd._fullLayout;
+           return [r.left + f.xaxis._offset + f.xaxis.d2p(x), r.top + f.yaxis._offset + f.yaxis.d2p(y)]; }""",
+        [panel, x, y],
+    )
+    page.mouse.move(px - 3, py)
+    page.mouse.move(px, py)
+    page.wait_for_timeout(150)
+    page.mouse.click(px, py)
+
+
+def fill_form(page, document="A short text.", question="What?"):
+    page.get_by_role("button", name="Use my own text").first.click()
+    page.locator("#kv-document-field textarea").fill(document)
+    page.locator("#kv-question-field textarea, #kv-question-field input").first.fill(question)
+
+
+def test_first_screen(visit):
+    page = visit()
+    expect(page.locator("#kv-source")).to_contain_text("Stored example")
+    expect(page.locator("#kv-finding")).to_contain_text("58213")
+    expect(page.locator(".kv-card")).to_have_count(3)
+    expect(page.locator("#kv-doc-text")).to_contain_text("lighthouse")
+    for panel in ("kv-kept-a", "kv-kept-b", "kv-versus", "kv-heads-a", "kv-layers-a"):
+        drawn(page, panel)
+    expect(page.locator("#kv-kept-a .kv-plot-box")).to_have_attribute("aria-label", re.compile("layers by"))
+
+
+@pytest.mark.parametrize("tab, panels", [("why", ["kv-why", "kv-why-mini"]), ("sweep", ["kv-sweep"]),
+                                         ("effect", ["kv-effect-a", "kv-effect-dots", "kv-effect-layers"])])  # fmt: skip
+def test_each_tab_draws(visit, tab, panels):
+    page = visit()
+    page.locator(f"#kv-tab-{tab}").click()
+    for panel in panels:
+        drawn(page, panel)
+    assert f"v={tab}" in page.url
+
+
+def test_a_cell_selects_everywhere(visit):
+    page = visit()
+    drawn(page, "kv-kept-a")
+    cell(page, "kv-kept-a", 60, 2)
+    expect(page.locator("#kv-tokens")).to_contain_text("60")
+    got = selection(page)
+    assert got["tok"] == [60, 61] and got["layer"] == 2
+    expect(page.locator("#kv-layer")).to_have_value("2")
+    expect(page.locator("#kv-doc-text .kv-chosen")).to_have_count(1)
+    expect(page.locator("#kv-heads-a h3")).to_contain_text("layer 2")
+    page.locator("#kv-tab-why").click()
+    expect(page.locator("#kv-why-card")).to_contain_text("token 60")
+    expect(page.locator("#kv-why-shown")).to_contain_text("layer 2")
+
+
+def test_a_word_selects_and_the_link_restores_it(visit):
+    page = visit()
+    drawn(page, "kv-kept-a")
+    page.locator("#kv-doc-text .kv-t").nth(3).click()
+    tok = selection(page)["tok"]
+    assert tok and f"t={tok[0]}-{tok[1]}" in page.url
+    again = visit("?" + page.url.split("?")[1])
+    assert selection(again)["tok"] == tok
+
+
+def test_the_slider_moves_numbers_maps_and_cards(visit):
+    page = visit()
+    drawn(page, "kv-kept-a")
+    slider = page.locator("#kv-budget")
+    slider.focus()
+    slider.press("Home")
+    expect(page.locator("#kv-triple")).to_contain_text("1.0% kept".replace(".0", ""))
+    expect(page.locator("#kv-kept-a h3")).to_contain_text("1%")
+    expect(page.locator(".kv-card-a")).to_contain_text("Not decoded at 1")
+    assert "answers not decoded" in slider.get_attribute("aria-valuetext")
+
+
+def test_swap_and_one_method(visit):
+    page = visit()
+    before = selection(page)
+    page.locator("#kv-swap").click()
+    after = selection(page)
+    assert (after["a"], after["b"]) == (before["b"], before["a"])
+    page.locator("#kv-b").select_option("")
+    expect(page.locator(".kv-card")).to_have_count(2)
+    expect(page.locator("#kv-versus")).to_be_hidden()
+
+
+def test_keyboard_in_a_map(visit):
+    page = visit()
+    drawn(page, "kv-kept-a")
+    box = page.locator("#kv-kept-a .kv-plot-box")
+    box.focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowDown"):
+        box.press(key)
+    expect(page.locator("#kv-kept-a .kv-readout")).to_contain_text("layer 1, token 2")
+    box.press("Enter")
+    assert selection(page)["tok"] == [2, 3] and selection(page)["layer"] == 1
+    box.press("Escape")
+    assert selection(page)["tok"] is None
+
+
+def test_table_and_downloads(visit):
+    page = visit()
+    drawn(page, "kv-kept-a")
+    page.locator("#kv-kept-a").get_by_role("button", name="Show as table").click()
+    expect(page.locator("#kv-kept-a .kv-table tbody tr").first).to_be_visible()
+    for name, ending in (("CSV", ".csv"), ("SVG", ".svg"), ("PNG", ".png")):
+        with page.expect_download() as download:
+            page.locator("#kv-kept-a").get_by_role("button", name=name, exact=True).click()
+        assert download.value.suggested_filename.endswith(ending)
+
+
+@pytest.mark.parametrize("what, ending", [("Whole run", ".zip"), ("Kept masks", ".npz"),
+                                          ("Report", ".html"), ("Python", ".py")])  # fmt: skip
+def test_exports(visit, what, ending):
+    page = visit()
+    page.locator("#kv-export summary").click()
+    with page.expect_download() as download:
+        page.get_by_role("button", name=re.compile(what)).click()
+    assert download.value.suggested_filename.endswith(ending)
+
+
+def test_run_to_answers(visit):
+    page = visit()
+    fill_form(page)
+    page.locator("#kv-run-button").click()
+    expect(page.locator("#kv-live .kv-live-card").first).to_be_visible()
+    expect(page.locator("#kv-source")).to_contain_text("Your run", timeout=30000)
+    expect(page.locator(".kv-card")).to_have_count(3)
+    drawn(page, "kv-kept-a")
+    page.reload()
+    page.wait_for_selector("#kv-app[data-ready]")
+    expect(page.locator("#kv-source")).to_contain_text("Your run")
+
+
+def test_stop(visit, served):
+    page = visit()
+    fill_form(page)
+    ended = len(served[1].ended)
+    page.locator("#kv-run-button").click()
+    expect(page.locator("#kv-live .kv-live-card").first).to_be_visible()
+    page.locator("#kv-stop-button").click()
+    expect(page.locator("#kv-run")).to_contain_text("Stopped.", timeout=3000)
+    assert served[1].ended[ended:] == [True]
+
+
+def test_errors_keep_fields_and_result(visit):
+    page = visit()
+    fill_form(page, document="")
+    page.locator("#kv-run-button").click()
+    expect(page.locator("#kv-run")).to_contain_text("Paste or upload a document first.")
+    expect(page.locator("#kv-source")).to_contain_text("Stored example")
+    page.locator("#kv-document-field textarea").fill("x")
+    page.locator("#kv-question-field textarea, #kv-question-field input").first.fill("fail")
+    page.locator("#kv-run-button").click()
+    expect(page.locator("#kv-run")).to_contain_text("9,310 tokens")
+    expect(page.locator("#kv-document-field textarea")).to_have_value("x")
+
+
+def test_hostile_text_stays_text(visit, served, tmp_path):
+    import dataclasses
+
+    from fake_engine import synthetic_comparison
+
+    c = synthetic_comparison(n=160, L=4, full_text=HOSTILE)
+    starts = [o for o in c.prompt.offsets if o]
+    text = (HOSTILE * 40)[: starts[-1][1]]
+    tokens = [text[o[0] : o[1]] if o else HOSTILE for o in c.prompt.offsets]
+    c.prompt = dataclasses.replace(c.prompt, document=text, tokens=tokens, question=HOSTILE)
+    c.settings["title"] = HOSTILE
+    for variant in c.variants:
+        variant.text = HOSTILE
+    page = visit()
+    page.get_by_role("button", name="Use my own text").first.click()
+    page.locator("#kv-open-saved input, input#kv-open-saved").first.wait_for(state="attached")
+    path = c.save(tmp_path / "hostile.zip")
+    with page.expect_file_chooser() as chooser:
+        page.locator("#kv-open-saved").first.click()
+    chooser.value.set_files(str(path))
+    expect(page.locator("#kv-source")).to_contain_text("Opened file")
+    drawn(page, "kv-kept-a")
+    expect(page.locator("#kv-doc-text")).to_contain_text("<script>window.hacked=1</script>")
+    for tab in ("why", "effect", "sweep", "kept"):
+        page.locator(f"#kv-tab-{tab}").click()
+        page.wait_for_timeout(500)
+    page.locator("#kv-doc-text .kv-t").first.click()
+    assert page.evaluate("window.hacked") is None
+    assert page.locator("#kv-page-block img, #kv-page-block script, #kv-page-block s").count() == 0
+
+
+def test_dark_mode_follows(visit):
+    page = visit("?__theme=dark")
+    drawn(page, "kv-kept-a")
+    dark = page.evaluate("getComputedStyle(document.getElementById('kv-app')).color")
+    assert dark == "rgb(232, 238, 244)"
+    fill = "document.querySelector('#kv-layers-a .kv-plot').data[0].marker.color"
+    drawn(page, "kv-layers-a")
+    assert page.evaluate(fill) == "#FF8B3D"
+    page.evaluate("document.body.classList.remove('dark')")
+    page.wait_for_function(f"{fill} === '#D95F02'")
+
+
+@pytest.mark.parametrize("width", [390, 1024, 2560])
+def test_widths_without_sideways_scroll(visit, width):
+    page = visit(viewport={"width": width, "height": 900})
+    drawn(page, "kv-kept-a")
+    for tab in ("kept", "why", "effect", "sweep"):
+        page.locator(f"#kv-tab-{tab}").click()
+        page.wait_for_timeout(300)
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), tab
+
+
+def test_two_visitors_do_not_meet(visit, served):
+    one, two = visit(), visit()
+    fill_form(one, document="first visitor")
+    one.locator("#kv-run-button").click()
+    expect(one.locator("#kv-live .kv-live-card").first).to_be_visible()
+    two.locator("#kv-b").select_option("")  # the second visitor's views answer during the run
+    expect(two.locator(".kv-card")).to_have_count(2, timeout=3000)
+    expect(two.locator("#kv-live")).to_be_hidden()
+    expect(one.locator("#kv-source")).to_contain_text("Your run", timeout=30000)
+    expect(two.locator("#kv-source")).to_contain_text("Stored example")
+
+
+def test_a_link_to_a_lost_run_says_so(visit):
+    page = visit("?r=gone-run-id")
+    expect(page.locator(".kv-status")).to_contain_text("no longer kept here")
+    expect(page.locator("#kv-source")).to_contain_text("Stored example")
+
+
+def test_the_tour_walks_and_stays_away(visit):
+    page = visit()
+    tour = page.locator("#kv-tour")
+    expect(tour).to_contain_text("Tour 1 of")
+    page.get_by_role("button", name="Show me why").click()
+    expect(tour).to_contain_text("Tour 2 of")
+    page.get_by_role("button", name="Skip tour").click()
+    page.reload()
+    page.wait_for_selector("#kv-app[data-ready]")
+    expect(tour).to_be_hidden()
+
+
+def test_gradio_client_can_compare(served):
+    from gradio_client import Client
+
+    client = Client(served[0], verbose=False)
+    reply = client.predict(
+        document="text", question="q?", methods=["snapkv"], budgets=[0.5], api_name="/compare"
+    )
+    assert [row["method"] for row in reply["answers"]] == ["full", "snapkv"]
+    named = client.view_api(return_format="dict")["named_endpoints"]
+    assert list(named) == ["/compare"]

@@ -1,0 +1,27 @@
+"""Fixtures of the page's handler tests."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+
+@pytest.fixture
+def comparison():
+    from fake_engine import synthetic_comparison
+
+    return synthetic_comparison(n=200, L=4)
+
+
+@pytest.fixture
+def store(tmp_path, monkeypatch, comparison):
+    """A run store over a folder with one stored run, "stored-example"."""
+    from kvviz.ui import runs
+
+    comparison.save(tmp_path / "example.zip")
+    monkeypatch.setattr(runs, "STORED", tmp_path)
+    return runs.RunStore()

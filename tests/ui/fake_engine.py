@@ -1,0 +1,51 @@
+"""An engine without a model: the page's handlers and browser tests run on it."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+from kvviz.errors import InputError
+from kvviz.types import Event
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "figures"))
+from synthetic import LABELS, synthetic_comparison  # noqa: E402
+
+
+class FakeEngine:
+    """Streams the events of a run over `steps` steps of `pause` seconds, stops when asked."""
+
+    def __init__(self, steps: int = 4, pause: float = 0.02):
+        self.steps, self.pause = steps, pause
+        self.asked = []
+        self.ended = []
+
+    def methods(self):
+        return [
+            SimpleNamespace(id=m, label=LABELS[m], options={"window": 32}, idea="", paper="")
+            for m in ("snapkv", "criticalkv", "adakv", "dropkv", "keydiff", "streaming_llm")
+        ]
+
+    def stream(self, ask, cancel, progress):
+        self.asked.append(ask)
+        progress("Loading the model", 0.5)
+        if "fail" in ask.question:
+            raise InputError("This document has 9,310 tokens; tiny reads 8,192.")
+        if "break" in ask.question:
+            raise RuntimeError("a fault")
+        try:
+            yield Event("prefill", "Reading the document, 10 of 20 tokens", 10, 20, 1.0)
+            for step in range(self.steps):
+                if cancel.is_set():
+                    break
+                time.sleep(self.pause)
+                texts = {f"{m}@{b}": f"The {step}" for m in ask.methods for b in ask.budgets}
+                yield Event("decode", f"Step {step}", step, self.steps, None, texts)
+            result = synthetic_comparison(
+                n=160, L=4, methods=tuple(ask.methods), budgets=tuple(ask.budgets)
+            )
+            yield Event("done", "Done", 1, 1, 0.0, result=result)
+        finally:
+            self.ended.append(cancel.is_set())

@@ -1,0 +1,74 @@
+"""Every view answers every request with strict JSON, and never with an exception."""
+
+import json
+
+import pytest
+
+from kvviz.ui.views import VIEWS, answer
+
+SEL = {"a": "snapkv", "b": "dropkv", "budget": 0.1, "tok": [80, 85], "layer": 1, "head": 2}
+
+
+def _ask(store, tmp_path, view, sel=None, **args):
+    files = tmp_path / "files"
+    files.mkdir(exist_ok=True)
+    body = {"view": view, "run": "stored-example", "sel": SEL if sel is None else sel, "args": args}
+    reply = answer(store, files, body)
+    import orjson  # what the server itself encodes with
+
+    return json.loads(orjson.dumps(reply))
+
+
+ALL = ["meta", "text", "finding", "cards", "all_answers", "kl_strip", "document", "kept", "versus",
+       "heads", "per_layer", "all_methods", "why", "why_card", "why_mini", "effect_map",
+       "effect_scatter", "effect_layers", "sweep", "tour"]  # fmt: skip
+
+
+@pytest.mark.parametrize("view", ALL)
+def test_a_view_answers(store, tmp_path, view):
+    reply = _ask(store, tmp_path, view)
+    assert "error" not in reply, reply
+    if "figure" in reply:
+        assert json.loads(reply["figure"])["layout"]["meta"]["guide"]
+
+
+@pytest.mark.parametrize("view", ALL)
+@pytest.mark.parametrize(
+    "sel", [{}, {"a": "dropkv"}, {"tok": [0, 10**9]}, "junk", {"a": "snapkv", "b": "snapkv"}]
+)
+def test_odd_selections_get_an_answer_or_a_sentence(store, tmp_path, view, sel):
+    reply = _ask(store, tmp_path, view, sel, x0="a", x1=-4, columns=10**9, rule=[], x={}, by=3)
+    assert reply.get("error", "").find("could not be drawn") < 0, reply
+
+
+@pytest.mark.parametrize("view", ["kept", "versus", "heads", "why", "effect_map", "sweep", "document"])
+@pytest.mark.parametrize("give", ["rows", "csv", "json"])
+def test_tables_behind_the_figures(store, tmp_path, view, give):
+    reply = _ask(store, tmp_path, view, give=give)
+    assert reply.get("rows") or reply.get("text"), reply
+
+
+def test_a_zoom_is_binned_again(store, tmp_path):
+    spec = json.loads(_ask(store, tmp_path, "kept", x0=40, x1=60)["figure"])
+    assert spec["layout"]["meta"]["cells"] | {"x0": 40, "x1": 60} == spec["layout"]["meta"]["cells"]
+
+
+def test_exports(store, tmp_path):
+    from kvviz.comparison import load_comparison
+
+    saved = _ask(store, tmp_path, "export", kind="zip")
+    assert load_comparison(saved["path"]).n == 200
+    assert _ask(store, tmp_path, "export", kind="npz")["name"] == "kvviz-run.npz"
+    assert "kvviz" in _ask(store, tmp_path, "export", kind="py")["text"]
+    report = _ask(store, tmp_path, "export", kind="html")
+    assert "<s>" not in open(report["path"], encoding="utf-8").read().split("</head>")[-1][:2000]
+    assert _ask(store, tmp_path, "export", kind="../x")["error"]
+
+
+@pytest.mark.parametrize("body", [None, {}, {"view": "no"}, {"view": "kept"}, {"view": "kept", "run": 7}])
+def test_nonsense_is_refused(store, tmp_path, body):
+    assert answer(store, tmp_path, body)["error"]
+
+
+def test_every_view_is_covered():
+    assert set(VIEWS) - set(ALL) <= {"steps", "export"}
