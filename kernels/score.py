@@ -25,13 +25,12 @@ from kvviz.kernels.window import (
 
 KINDS = ("mean", "square", "dropkv", "caote")
 REDUCTIONS = ("none", "mean", "max")
-EPSILON = 1e-6  # DropKV's
 # Just above one half, so that rounding can never make two keys of a row count as dominant.
 DOMINANT = 0.51
 
 
 def dominant_scores(
-    kind: str, values: torch.Tensor, mass: torch.Tensor, others: torch.Tensor
+    kind: str, values: torch.Tensor, mass: torch.Tensor, others: torch.Tensor, epsilon: float
 ) -> torch.Tensor:
     """Score of keys that hold most of their row, from the rest of the row.
 
@@ -39,10 +38,8 @@ def dominant_scores(
     """
     distance = (values - others).norm(dim=-1)
     if kind == "caote":
-        score = (1 - mass) * distance
-    else:
-        score = ((1 - mass) * mass / (mass + EPSILON) * distance).square()
-    return torch.where(mass > 0, score, 0.0)  # a row with a single key: out = v, nothing to compare
+        return (1 - mass) * distance
+    return ((1 - mass) * mass / (mass + epsilon) * distance).square()
 
 
 def reduce_group(scores: torch.Tensor, n_kv_heads: int, reduce: str) -> torch.Tensor:
@@ -65,12 +62,14 @@ def score_pass(
     sliding_window: int | None = None,
     sinks: torch.Tensor | None = None,
     reduce: str = "none",
+    epsilon: float = 1e-6,
 ) -> torch.Tensor:
     """Plain torch twin, blocked over keys.
 
     query, keys, values, scaling, start, sliding_window, sinks   as in `window_pass`.
     lse [Hq, W], out [Hq, W, d]   what `window_pass` gave (sinks included where there are any).
-    kind     "mean", "square", "dropkv" or "caote"; reduce "none", "mean" or "max" over the group.
+    kind     "mean", "square", "dropkv" (with its epsilon) or "caote".
+    reduce   over each KV head's group: "none", "mean" or "max".
     Returns  float32 [Hq, n], or [Hkv, n] when reduced; 0 for keys that no row sees.
     """
     n_query_heads, window, head_dim = query.shape
@@ -78,9 +77,8 @@ def score_pass(
     dtype = accumulator(query)
     rows = (query.to(dtype) * scaling).view(n_kv_heads, -1, window, head_dim)
     shift = torch.where(lse == -torch.inf, 0.0, lse).to(dtype).view(*rows.shape[:3], 1)
-    centre = out.to(dtype).view(n_kv_heads, -1, head_dim)  # [Hkv, g * W, d]
     scores = torch.zeros(n_query_heads, n, dtype=dtype, device=query.device)
-    exclude = torch.full((n_query_heads * window,), -1, device=query.device)
+    exclude = torch.full((n_query_heads, window), -1, device=query.device)
     for low, high in key_blocks(n, n_query_heads * window, first_visible(start, sliding_window)):
         logits = block_logits(rows, keys, low, high, start, sliding_window)
         share = logits.sub_(shift).exp_()  # p, [Hkv, g, W, block]
@@ -89,34 +87,48 @@ def score_pass(
         elif kind == "square":
             block = share.square_().sum(2)
         else:
-            top, at = share.view(-1, high - low).max(-1)
-            row = (top > DOMINANT).nonzero()[:, 0]
-            exclude[row] = at[row] + low
-            share.view(-1, high - low)[row, at[row]] = 0.0  # computed on its own below
-            block = perturbation(kind, share, values[:, low:high].to(dtype), centre)
+            part = share.view(n_query_heads * window, -1)
+            row = (part.amax(-1) > DOMINANT).nonzero()[:, 0]
+            at = part[row].argmax(-1)
+            exclude.view(-1)[row] = at + low
+            part[row, at] = 0.0  # computed on its own below
+            block = perturbation(kind, share, values[:, low:high], out, epsilon)
         scores[:, low:high] = block.view(n_query_heads, -1)
-    row = (exclude >= 0).nonzero()[:, 0]
-    if row.numel():
-        exclude = exclude.view(n_query_heads, window)
+    if (exclude >= 0).any():
         rest_lse, rest = window_pass(query, keys, values, scaling, start, sliding_window, sinks, exclude)
-        head, key = row // window, exclude.view(-1)[row]
-        mass = torch.exp(rest_lse - lse.to(dtype)).view(-1)[row]
-        kv_head = head // (n_query_heads // n_kv_heads)
-        dominant = values[kv_head, key].to(dtype)
-        extra = dominant_scores(kind, dominant, mass, rest.view(-1, head_dim)[row])
+        head, row = ((exclude >= 0) & (rest_lse > -torch.inf)).nonzero(as_tuple=True)
+        key = exclude[head, row]
+        mass = torch.exp(rest_lse - lse)[head, row]
+        dominant = values[head // (n_query_heads // n_kv_heads), key].to(dtype)
+        extra = dominant_scores(kind, dominant, mass, rest[head, row], epsilon)
         scores.index_put_((head, key), extra, accumulate=True)
     return reduce_group(scores, n_kv_heads, reduce)
 
 
-def perturbation(kind: str, share: torch.Tensor, values: torch.Tensor, centre: torch.Tensor) -> torch.Tensor:
+def perturbation(
+    kind: str, share: torch.Tensor, values: torch.Tensor, out: torch.Tensor, epsilon: float
+) -> torch.Tensor:
     """DropKV's or CAOTE's sum over rows for keys below DOMINANT, in the expanded form.
 
-    share [Hkv, g, W, block]; values [Hkv, block, d]; centre [Hkv, g * W, d]. Returns [Hkv, g, block].
+    share [Hkv, g, W, block], overwritten; values [Hkv, block, d]; out [Hq, W, d].
+    Returns [Hkv, g, block].
     """
-    square = values.square().sum(-1)[:, None] + centre.square().sum(-1, keepdim=True)
-    distance = torch.baddbmm(square, centre, values.transpose(1, 2), alpha=-2).clamp_min_(0)
-    distance = distance.view(share.shape)
+    n_kv_heads, _, window, _ = share.shape
+    centre = out.to(share.dtype).view(n_kv_heads, -1, out.shape[-1])  # [Hkv, g * W, d]
+    # Differences do not feel a common shift; near zero the squares cancel less.
+    origin = centre.mean(1, keepdim=True)
+    values, centre = values.to(share.dtype) - origin, centre - origin
+    value_square = values.square().sum(-1)[:, None]
+    centre_square = centre.square().sum(-1, keepdim=True)
     if kind == "caote":
-        return distance.sqrt_().mul_(share).div_(1 - share).sum(2)
-    weight = share.div_(1 + EPSILON - share).square_()
-    return weight.mul_(distance).sum(2)
+        square = value_square + centre_square
+        distance = torch.baddbmm(square, centre, values.transpose(1, 2), alpha=-2)
+        distance = distance.clamp_min_(0).sqrt_().view(share.shape)
+        return distance.mul_(share).div_(1 - share).sum(2)
+    # sum_r w_r |v - o_r|^2 = |v|^2 sum_r w_r - 2 v . sum_r w_r o_r + sum_r w_r |o_r|^2
+    weight = share.div_(1 + epsilon - share).square_().view(-1, window, share.shape[-1])
+    sides = torch.cat([centre, centre_square, torch.ones_like(centre_square)], -1)
+    sums = torch.bmm(weight.transpose(1, 2), sides.view(len(weight), window, -1))
+    sums = sums.view(n_kv_heads, -1, *sums.shape[1:])  # [Hkv, g, block, d + 2]
+    cross = (sums[..., :-2] * values[:, None]).sum(-1)
+    return (sums[..., -1] * value_square - 2 * cross + sums[..., -2]).clamp_min_(0)
