@@ -5,6 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+_ROWS = 512
+
 
 def causal_attention(query, keys, values, layer, offset: int) -> torch.Tensor:
     """Causal attention of T queries [Hq, T, d], of which row r sees keys up to offset + r -> [Hq, T, d].
@@ -12,16 +14,32 @@ def causal_attention(query, keys, values, layer, offset: int) -> torch.Tensor:
     keys and values are [Hkv, offset + T, d]. Sliding windows and learned sink logits are honoured.
     """
     t, total = query.shape[1], keys.shape[1]
-    sliding = layer.window is not None and layer.window < total
-    mask = None
-    if offset or sliding:
-        q = torch.arange(offset, offset + t, device=query.device)[:, None]
-        k = torch.arange(total, device=query.device)
-        mask = k <= q
-        if sliding:
-            mask &= k > q - layer.window
     if layer.sinks is not None:
-        return _attention_with_sinks(query, keys, values, layer, mask)
+        return _attention_with_sinks(query, keys, values, layer, offset)
+    sliding = layer.window is not None and layer.window < total
+    if not offset and not sliding:
+        return _sdpa(query, keys, values, layer, None)
+    out = torch.empty_like(query)
+    for begin in range(0, t, _ROWS):  # by blocks of queries, so that few hidden keys are worked on
+        end = min(t, begin + _ROWS)
+        last = offset + end
+        first = max(0, offset + begin - layer.window + 1) if sliding else 0
+        mask = visible(offset + begin, offset + end, first, last, layer.window, query.device)
+        out[:, begin:end] = _sdpa(
+            query[:, begin:end], keys[:, first:last], values[:, first:last], layer, mask
+        )
+    return out
+
+
+def visible(start: int, end: int, first: int, last: int, window: int | None, device) -> torch.Tensor:
+    """Which keys first .. last - 1 the queries start .. end - 1 see: bool [end - start, last - first]."""
+    query = torch.arange(start, end, device=device)[:, None]
+    key = torch.arange(first, last, device=device)
+    seen = key <= query
+    return seen if window is None else seen & (key > query - window)
+
+
+def _sdpa(query, keys, values, layer, mask) -> torch.Tensor:
     return F.scaled_dot_product_attention(
         query[None],
         keys[None],
@@ -33,23 +51,16 @@ def causal_attention(query, keys, values, layer, offset: int) -> torch.Tensor:
     )[0]
 
 
-def _attention_with_sinks(query, keys, values, layer, mask) -> torch.Tensor:
+def _attention_with_sinks(query, keys, values, layer, offset: int) -> torch.Tensor:
     """The same with one more logit a head in the softmax, by blocks of queries."""
-    hkv, total = keys.shape[0], keys.shape[1]
     out = torch.empty_like(query)
+    hkv = keys.shape[0]
     for begin in range(0, query.shape[1], 256):
-        rows = query[:, begin : begin + 256].unflatten(0, (hkv, -1)).float()  # [Hkv, g, R, d]
-        logits = torch.einsum("kgrd,knd->kgrn", rows, keys.float()) * layer.scaling
-        r = rows.shape[2]
-        if mask is None:
-            seen = torch.ones(r, total, dtype=torch.bool, device=query.device).tril(begin)
-        else:
-            seen = mask[begin : begin + r]
-        logits = logits.masked_fill(~seen, float("-inf"))
-        sinks = layer.sinks.float().view(hkv, -1, 1, 1).expand(-1, -1, r, 1)
-        p = torch.cat([logits, sinks], -1).softmax(-1)[..., :-1]
-        part = torch.einsum("kgrn,knd->kgrd", p, values.float())
-        out[:, begin : begin + r] = part.flatten(0, 1).to(out.dtype)
+        rows = query[:, begin : begin + 256]
+        last = offset + begin + rows.shape[1]
+        p = rows_attention(rows, keys[:, :last], layer, offset + begin)
+        part = p.unflatten(0, (hkv, -1)).flatten(1, 2) @ values[:, :last].float()
+        out[:, begin : begin + 256] = part.unflatten(1, (-1, rows.shape[1])).flatten(0, 1).to(out.dtype)
     return out
 
 
@@ -58,12 +69,8 @@ def rows_attention(rows: torch.Tensor, keys: torch.Tensor, layer, first: int) ->
     hkv, r, total = keys.shape[0], rows.shape[1], keys.shape[1]
     grouped = rows.float().unflatten(0, (hkv, -1)).flatten(1, 2) * layer.scaling
     logits = (grouped @ keys.float().transpose(1, 2)).unflatten(1, (-1, r)).flatten(0, 1)
-    q = torch.arange(first, first + r, device=rows.device)[:, None]
-    k = torch.arange(total, device=rows.device)
-    hidden = k > q
-    if layer.window is not None:
-        hidden |= k <= q - layer.window
-    logits.masked_fill_(hidden, float("-inf"))
+    seen = visible(first, first + r, 0, total, layer.window, rows.device)
+    logits.masked_fill_(~seen, float("-inf"))
     if layer.sinks is None:
         return logits.softmax(-1)
     sinks = layer.sinks.float()[:, None, None].expand(-1, r, 1)
