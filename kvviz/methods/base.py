@@ -54,6 +54,7 @@ class Method:
 
     needs       what the trace must carry beyond keys, values and window queries: "column_sums",
                 "query_stats", "hidden", "repeat" (KVzip's extra pass).
+    needs_by    the same for single options: {(option, value): needs}.
     allocation  the default allocator of `kvviz.budgets.ALLOCATORS`.
     options     every option with its default. `window` (observation window W) and `sinks` also decide
                 what is protected; a method without `window` protects nothing recent.
@@ -66,6 +67,7 @@ class Method:
     paper: str
     score: Callable[[LayerView, Options], Scores]
     needs: frozenset[str] = frozenset()
+    needs_by: Mapping[tuple[str, Any], frozenset[str]] = field(default_factory=dict)
     allocation: str = "uniform"
     options: Options = field(default_factory=dict)
     presets: Mapping[str, Options] = field(default_factory=dict)

@@ -3,7 +3,7 @@
     c_j = alpha_j / (1 - alpha_j) ||o - v_j||_2,   o = sum alpha_j v_j,   alpha sums to 1
 
 alpha is the attention score of a base method, `base`: "snapkv" (mean over the last W queries),
-"tova" (the last query, mean over all heads), "h2o" (accumulated; a trace made for h2o carries it), or
+"tova" (the last query, mean over all heads), "h2o" (accumulated over all queries), or
 "queries" (each of the last W queries has its own alpha and its own c; their mean counts). With
 `fast` (FastCAOTE) the plain mean of the values stands for o. Scored per query head, then the mean
 over the group [reconstructed]; no pooling. The paper evicts one token a decoding step and scores
@@ -67,6 +67,7 @@ METHOD = Method(
     paper="arXiv 2504.14051",
     reads="attention of the last W queries, values",
     score=score,
+    needs_by={("base", "h2o"): frozenset({"column_sums"})},
     options={
         "window": 32,
         "pool": 7,

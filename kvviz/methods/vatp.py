@@ -3,7 +3,7 @@
     s_j = (mean over the group of S_j) ||v_j||_1
 
 S is an attention score: `base="window"`, the mean over the last W queries (default), or `base="h2o"`,
-the accumulated attention of all queries (a trace made for h2o carries it). The first 20 tokens are
+the accumulated attention of all queries. The first 20 tokens are
 kept whatever they score, since the values of attention sinks are tiny [reconstructed, as is the mean
 over the group]. No pooling. Cost: Hq W n d.
 """
@@ -31,6 +31,7 @@ METHOD = Method(
     paper="arXiv 2406.12335",
     reads="attention of the last W queries, values",
     score=score,
+    needs_by={("base", "h2o"): frozenset({"column_sums"})},
     options={
         "window": 32,
         "pool": 7,

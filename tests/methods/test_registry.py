@@ -49,6 +49,14 @@ def test_names_others_that_exist(method):
         assert get_method(method.compare_with) is not method
 
 
+def test_needs_follow_the_options():
+    for name in ("caote", "vatp"):
+        method = get_method(name)
+        assert method.needs_with(method.resolve()) == frozenset()
+        assert method.needs_with(method.resolve({"base": "h2o"})) == {"column_sums"}
+    assert get_method("h2o").needs_with({}) == {"column_sums"}
+
+
 @ids
 def test_presets_resolve(method):
     for preset, changes in method.presets.items():
