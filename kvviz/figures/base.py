@@ -6,6 +6,8 @@ the page shows around it: guide (one line), summary (for screen readers), chip, 
 
 from __future__ import annotations
 
+import re
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +17,7 @@ import plotly.graph_objects as go
 from kvviz.figures.palette import role, stepped
 
 GAP = None  # a break in a line
+LEGEND_COLUMNS = 3  # entries that fit beside each other on a narrow screen
 
 
 def build(
@@ -28,7 +31,12 @@ def build(
     meta: dict[str, Any] | None = None,
     **layout: Any,
 ) -> go.Figure:
-    """A figure from plain traces. `title` may hold document text only if made `visible` before."""
+    """A figure from plain traces; `height` counts the legend in.
+
+    Whatever text reaches the figure is made inert here (labels of a saved run are a stranger's
+    words); `meta` and customdata are data for the page, which shows them as plain text.
+    """
+    rows = -(-sum(bool(t.get("showlegend")) for t in traces) // LEGEND_COLUMNS)
     base: dict[str, Any] = {
         "template": {},
         "title": {"text": title, "x": 0, "xanchor": "left", "font": {"size": 15}},
@@ -36,21 +44,55 @@ def build(
         "paper_bgcolor": role("page"),
         "plot_bgcolor": role("page"),
         "height": height,
-        "margin": {"l": 56, "r": 16, "t": 40, "b": 48},
+        "margin": {"l": 56, "r": 16, "t": 40, "b": 52 + 20 * rows},
         "uirevision": "kvviz",
         "hovermode": "closest",
         "showlegend": any(t.get("showlegend") for t in traces),
-        "legend": {"orientation": "h", "x": 0, "y": -0.2, "yanchor": "top"},
+        "legend": {
+            "orientation": "h",
+            "x": 0,
+            "y": 0,
+            "yref": "container",
+            "yanchor": "bottom",
+            "font": {"size": 11},
+        },
         "meta": {"guide": guide, "summary": summary, "chip": chip, **(meta or {})},
     }
     base.update(layout)
-    return go.Figure({"data": list(traces), "layout": base}, _validate=False)
+    return go.Figure(_inert({"data": list(traces), "layout": base}), _validate=False)
+
+
+def _inert(value: Any, key: str = "") -> Any:
+    """Plotly reads a little HTML and LaTeX in every text: only line breaks are let through.
+
+    Entities stay as they are, so text that was escaped before is not escaped twice.
+    """
+    if key in ("meta", "customdata"):
+        return value
+    if isinstance(value, str):
+        value = re.sub(r"<(?!br>)", "&lt;", value)
+        return re.sub(r"(?<!<br)>", "&gt;", value).replace("$", "&#36;")
+    if isinstance(value, dict):
+        return {name: _inert(item, name) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_inert(item) for item in value]
+    return value
+
+
+def map_height(layers: int) -> int:
+    """Pixels for a map of layers: the same for every map, so that rows line up side by side."""
+    return max(320, 9 * layers + 190)
+
+
+def wrapped(title: str, width: int = 48) -> str:
+    """A long title on several lines."""
+    return "<br>".join(textwrap.wrap(title, width))
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
     """An axis with its title (what and in which unit)."""
     return {
-        "title": {"text": title},
+        "title": {"text": wrapped(title), "font": {"size": 12}},
         "zeroline": False,
         "gridcolor": role("grid"),
         "linecolor": role("muted"),
@@ -97,7 +139,7 @@ def colour_bar(colours: list[str], ticks: dict[int, str], title: str, **more: An
             "colorscale": stepped(colours),
             "showscale": True,
             "colorbar": {
-                "title": {"text": title, "side": "right"},
+                "title": {"text": wrapped(title, 20), "side": "right", "font": {"size": 11}},
                 "tickvals": list(ticks),
                 "ticktext": list(ticks.values()),
                 "thickness": 12,

@@ -117,7 +117,7 @@ def _any_number(scores: np.ndarray) -> bool:
     return not np.isnan(scores[:, :64]).all() or not np.isnan(scores).all()
 
 
-def layer_ticks(labels: dict[int, str], layers: int, most: int = 12) -> tuple[list[int], list[str]]:
+def layer_ticks(labels: dict[int, str], layers: int, most: int = 10) -> tuple[list[int], list[str]]:
     """Tick positions and texts for layers: evenly spaced, and always those with a label."""
     step = max(1, -(-layers // most))
     shown = [i for i in range(layers) if i % step == 0 or i in labels]

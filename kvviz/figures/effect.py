@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 
 from kvviz.comparison import Comparison
 from kvviz.figures import text
-from kvviz.figures.base import axis, build, colour_bar, heatmap, legend_entry, patches
+from kvviz.figures.base import axis, build, colour_bar, heatmap, legend_entry, map_height, patches
 from kvviz.figures.entries import head_counts, nearest, stop_index
 from kvviz.figures.palette import AMOUNT_STEPS, role
 from kvviz.figures.table import Table
@@ -233,7 +233,7 @@ def effect_map_figure(table: EffectTable, which: str = "a") -> go.Figure:
         guide=MAP_GUIDE,
         summary=f"{label} at {table.budget_name}: median relative change of a head's output "
         f"{text.relative_error(median)}, {table.queries}.{named}{more}",
-        height=max(240, 9 * layers + 120),
+        height=map_height(layers),
         meta={"queries": table.queries, "empty": empty, "message": table.message},
         xaxis=axis("query head (grouped by KV head)", showgrid=False),
         yaxis=axis("layer", range=[layers - 0.5, -0.5], showgrid=False),

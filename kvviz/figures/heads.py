@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from kvviz.comparison import Comparison
 from kvviz.errors import InputError
 from kvviz.figures import codes, text
-from kvviz.figures.base import axis, build, colour_bar, heatmap
+from kvviz.figures.base import axis, build, colour_bar, heatmap, map_height
 from kvviz.figures.entries import (
     Bins,
     bins,
@@ -135,7 +135,7 @@ def heads_figure(table: HeadsTable, side: str = "") -> go.Figure:
         summary=f"Layer {table.layer}, {table.label}, {table.budget_name}: tokens kept by KV heads "
         f"0 to {heads - 1}: {', '.join(counts)}.",
         chip=b.chip,
-        height=max(180, 22 * heads + 120),
+        height=max(230, 22 * heads + 160),
         meta={
             "layer": table.layer,
             "cells": {
@@ -230,7 +230,7 @@ def per_layer_figure(table: PerLayerTable, side: str = "") -> go.Figure:
         guide="Longer bar: this layer kept more tokens. The line spans its KV heads, fewest to most.",
         summary=f"{table.label}, {table.budget_name}: {text.count(table.mean.mean())} tokens per "
         f"KV head on average, {spread}.",
-        height=max(260, 8 * layers + 160),
+        height=map_height(layers),
         xaxis=axis("tokens per KV head", rangemode="tozero"),
         yaxis=axis("layer", range=[layers - 0.5, -0.5], showgrid=False),
         bargap=0.2,

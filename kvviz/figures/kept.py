@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from kvviz.comparison import Comparison
 from kvviz.errors import InputError
 from kvviz.figures import codes, text
-from kvviz.figures.base import axis, build, colour_bar, heatmap
+from kvviz.figures.base import axis, build, colour_bar, heatmap, map_height
 from kvviz.figures.entries import (
     Bins,
     bins,
@@ -226,7 +226,7 @@ def kept_figure(table: KeptTable, side: str = "") -> go.Figure:
         heatmap(table.code, codes.COLOURS, x0=x0, dx=dx, customdata=_narrow(cells)),
         colour_bar(codes.COLOURS[:11], codes.share_ticks(root), _scale_title(table), len=0.7),
         *codes.state_traces(table.code, b),
-        *track_traces(table.spans, b.x0, b.x1),
+        *track_traces(table.spans, b.x0, b.x1, bool((table.code == codes.PROTECTED).any())),
     ]
     ticks, names = codes.layer_ticks(table.row_labels, layers)
     panel = f"{side + ': ' if side else ''}{table.label}, {table.budget_name}"
@@ -237,7 +237,7 @@ def kept_figure(table: KeptTable, side: str = "") -> go.Figure:
         summary=f"{table.label}, {table.budget_name} kept, {text.count(layers)} layers by "
         f"{text.count(b.x1 - b.x0)} tokens. {table.held}".strip(),
         chip=b.chip,
-        height=max(260, 8 * layers + 160),
+        height=map_height(layers),
         meta={
             "budget": table.budget_words,
             "rule": table.rule,
@@ -354,7 +354,7 @@ def all_methods_figure(table: AllMethodsTable) -> go.Figure:
         "pale in another: the methods disagree about that place.",
         summary=f"{len(labels)} methods at {table.budget_name}: {', '.join(labels)}.",
         chip=b.chip,
-        height=3 * len(stacked) + 150,
+        height=3 * len(stacked) + 170,
         meta={"methods": [one.method for one in table.tables], "layers": layers, "gap": gap},
         xaxis=axis("token position", range=[b.x0 - 0.5, b.x1 - 0.5], showgrid=False),
         yaxis=axis(

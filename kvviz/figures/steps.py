@@ -15,7 +15,7 @@ import plotly.graph_objects as go
 from kvviz.comparison import Comparison
 from kvviz.errors import InputError
 from kvviz.figures import text
-from kvviz.figures.base import axis, build, colour_bar, heatmap
+from kvviz.figures.base import axis, build, colour_bar, heatmap, map_height
 from kvviz.figures.palette import AMOUNT_STEPS
 from kvviz.figures.table import Table
 
@@ -93,7 +93,7 @@ def steps_figure(table: StepsTable) -> go.Figure:
         guide=GUIDE,
         summary=f"{table.label} at {table.budget_name} dropped {text.count(total)} entries in "
         f"{text.count(cuts)} cuts while generating.",
-        height=max(240, 8 * layers + 120),
+        height=map_height(layers),
         meta={"steps": table.steps.tolist()},
         xaxis=axis(
             "generated step",

@@ -14,7 +14,7 @@ from kvviz.comparison import Comparison, mean_kl
 from kvviz.errors import InputError
 from kvviz.figures import text
 from kvviz.figures.answers import verdict
-from kvviz.figures.base import GAP, axis, build
+from kvviz.figures.base import GAP, axis, build, legend_entry
 from kvviz.figures.effect import error_shares, errors_at
 from kvviz.figures.entries import jaccard, packed, stored_shares
 from kvviz.figures.marks import group_holders, groups, holders
@@ -31,6 +31,7 @@ MEASURES = {
     "bytes": "cache, MB",
     "expected": "expected answer in the text",
 }
+PLOT_HEIGHT, LABEL_HEIGHT = 270, 13  # pixels, about what the page gives this figure
 _DECODED_ONLY = ("kl", "expected")
 _PERCENT = ("output_error", "mark_held", "overlap")
 
@@ -211,19 +212,9 @@ def sweep_figure(table: SweepTable, budget: float | None = None) -> go.Figure:
         if table.measure == "output_error" and s.role != "muted":
             traces += _band(table, s)
         traces.append(_line(table, s, place))
-        last = next((i for i in reversed(range(len(s.value))) if s.value[i] is not None), None)
-        if last is not None and table.measure != "expected":
-            notes.append(
-                {
-                    "x": math.log10(s.share[last]),  # annotations of a log axis are in decades
-                    "y": _shown(table, s.value[last]),
-                    "text": s.label,
-                    "xanchor": "left",
-                    "showarrow": False,
-                    "xshift": 6,
-                    "font": {"size": 11, "color": role(s.role)},
-                }
-            )
+    if table.measure != "expected":
+        notes += _end_labels(table)
+    traces += _point_legend(table)
     shares = [x for s in table.series for x in s.share] or [0.01, 1.0]
     ticks = [t for t in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0) if t >= min(shares) * 0.9]
     cursor = []
@@ -246,7 +237,7 @@ def sweep_figure(table: SweepTable, budget: float | None = None) -> go.Figure:
         summary=_summary(table),
         height=380,
         meta={"message": table.message},
-        margin={"l": 56, "r": 110, "t": 40, "b": 48},
+        margin={"l": 56, "r": 110, "t": 40, "b": 72},
         xaxis=axis(
             "share kept (log scale)",
             type="log",
@@ -258,6 +249,54 @@ def sweep_figure(table: SweepTable, budget: float | None = None) -> go.Figure:
         annotations=notes,
         shapes=cursor,
     )
+
+
+def _end_labels(table: SweepTable) -> list[dict[str, Any]]:
+    """A label at the right end of each line, moved apart where lines end close together."""
+    ends = []
+    for s in table.series:
+        last = next((i for i in reversed(range(len(s.value))) if s.value[i] is not None), None)
+        if last is not None:
+            ends.append((_shown(table, s.value[last]), s, last))
+    values = [_shown(table, v) for s in table.series for v in s.value if v is not None]
+    top = max([*values, 1e-12])
+    ends.sort(key=lambda end: -end[0])
+    pixels = [PLOT_HEIGHT * y / top for y, _, _ in ends]
+    places = pixels.copy()
+    for i in range(1, len(places)):  # downwards, then back up from the axis
+        places[i] = min(places[i], places[i - 1] - LABEL_HEIGHT)
+    for i in reversed(range(len(places))):
+        lowest = 0 if i == len(places) - 1 else places[i + 1] + LABEL_HEIGHT
+        places[i] = max(places[i], lowest)
+    notes = []
+    for (y, s, last), pixel, moved in zip(ends, pixels, places):
+        notes.append(
+            {
+                "x": math.log10(s.share[last]),  # annotations of a log axis are in decades
+                "y": y,
+                "text": s.label,
+                "xanchor": "left",
+                "showarrow": False,
+                "xshift": 6,
+                "yshift": moved - pixel,
+                "font": {"size": 11, "color": role(s.role)},
+            }
+        )
+    return notes
+
+
+def _point_legend(table: SweepTable) -> list[dict[str, Any]]:
+    """What filled points and ticks mean, as far as they occur."""
+    if table.measure == "expected" and table.series:
+        yes = legend_entry("contains it", "text", "circle")
+        return [yes, legend_entry("does not", "text", "circle-open", "text")]
+    known = [d for s in table.series for d, v in zip(s.decoded, s.value) if v is not None]
+    entries = []
+    if any(known):
+        entries.append(legend_entry("decoded", "text", "circle"))
+    if not all(known):
+        entries.append(legend_entry("from stored scores", "text", "line-ns-open", "text"))
+    return entries
 
 
 def _shown(table: SweepTable, value: float | None) -> float | None:
@@ -285,7 +324,7 @@ def _line(table: SweepTable, s: Series, place: int) -> dict[str, Any]:
         "y": y,
         "connectgaps": False,
         "name": f"{s.role.upper()}: {s.label}" if s.role != "muted" else s.label,
-        "showlegend": table.measure != "expected",
+        "showlegend": False,  # each line carries its label at its end
         "customdata": s.words,
         "meta": {"method": s.method},
         "hoverinfo": "none",

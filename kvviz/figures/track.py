@@ -73,8 +73,11 @@ def runs(flags: np.ndarray) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2])]
 
 
-def track_traces(spans: list[Span], x0: int, x1: int, y: str = "y2") -> list[dict[str, Any]]:
-    """Brackets on axis `y` for the spans that touch tokens x0 to x1; marks keep a visible size."""
+def track_traces(spans: list[Span], x0: int, x1: int, named: bool = False) -> list[dict[str, Any]]:
+    """Brackets on axis y2 for the spans that touch tokens x0 to x1; marks keep a visible size.
+
+    named=True: the legend says "kept by rule" already.
+    """
     traces = []
     for kind, colour in (("protected", "protected"), ("question", "muted"), ("window", "muted")):
         shown = [s for s in spans if s.kind == kind and s.start < x1 and s.end > x0]
@@ -93,7 +96,7 @@ def track_traces(spans: list[Span], x0: int, x1: int, y: str = "y2") -> list[dic
                 "mode": "lines",
                 "x": xs,
                 "y": ys,
-                "yaxis": y,
+                "yaxis": "y2",
                 "name": RULED if kind == "protected" else shown[0].label,
                 "line": {
                     "color": role(colour),
@@ -101,7 +104,7 @@ def track_traces(spans: list[Span], x0: int, x1: int, y: str = "y2") -> list[dic
                     "dash": "dot" if kind == "window" else "solid",
                 },
                 "hoverinfo": "skip",
-                "showlegend": True,
+                "showlegend": not (named and kind == "protected"),
             }
         )
     marks = [s for s in spans if s.kind == "mark" and s.start < x1 and s.end > x0]
@@ -112,9 +115,10 @@ def track_traces(spans: list[Span], x0: int, x1: int, y: str = "y2") -> list[dic
                 "mode": "markers+text",
                 "x": [(s.start + s.end - 1) / 2 for s in marks],
                 "y": [_LANES["mark"]] * len(marks),
-                "yaxis": y,
+                "yaxis": "y2",
                 "text": [text.visible(s.name) for s in marks],
-                "textposition": "top center",
+                "textposition": "middle right",
+                "cliponaxis": False,
                 "textfont": {"color": role("mark")},
                 "marker": {
                     "symbol": "triangle-down-open",

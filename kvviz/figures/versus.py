@@ -14,7 +14,7 @@ import plotly.graph_objects as go
 
 from kvviz.comparison import Comparison
 from kvviz.figures import text
-from kvviz.figures.base import axis, build, heatmap, legend_entry, patches
+from kvviz.figures.base import axis, build, heatmap, legend_entry, map_height, patches
 from kvviz.figures.codes import centre, layer_ticks
 from kvviz.figures.entries import Bins, bins, need_kept, outside, over_heads, pool_sum
 from kvviz.figures.palette import STRENGTHS
@@ -204,7 +204,7 @@ def versus_figure(table: VersusTable) -> go.Figure:
         f"{text.count(total)} entries {text.count(both)} kept by both, {text.count(a)} by A only, "
         f"{text.count(other)} by B only.",
         chip=b.chip,
-        height=max(260, 8 * layers + 160),
+        height=map_height(layers),
         meta={
             "cells": {
                 "x0": b.x0,

@@ -59,6 +59,11 @@ class _Scale:
             logs = np.log10(values)
         return np.where(values > 0, logs, self.rail)
 
+    def middle(self, values: np.ndarray) -> float:
+        """Middle of the axis for these values."""
+        shown = self(values)
+        return float((shown.min() + shown.max()) / 2) if len(shown) else 0.0
+
     def axis(self, title: str) -> dict[str, Any]:
         if not self.log:
             return axis(title)
@@ -192,7 +197,9 @@ def _cut_lines(table: WhyTable, across: _Scale, up: _Scale) -> tuple[list, list]
         line = {"color": role("text"), "width": 1, "dash": "dash"}
         if side == "x":
             where = {"x0": at, "x1": at, "y0": 0, "y1": 1, "yref": "paper"}
-            note = {"x": at, "y": 1, "yref": "paper", "xanchor": "left", "yanchor": "top"}
+            left = at < across.middle(table.x)  # the label stays inside the plot
+            anchor = "left" if left else "right"
+            note = {"x": at, "y": 1, "yref": "paper", "xanchor": anchor, "yanchor": "bottom"}
         else:
             where = {"y0": at, "y1": at, "x0": 0, "x1": 1, "xref": "paper"}
             note = {"y": at, "x": 1, "xref": "paper", "xanchor": "right", "yanchor": "bottom"}

@@ -88,7 +88,7 @@ def why_minimap_figure(table: MinimapTable) -> go.Figure:
         title=f"Who keeps token {table.token} '{text.visible(table.text)}'",
         guide="Each cell is one KV head of one layer.",
         summary=f"Token {table.token}: {said} of {text.count(layers * heads)} KV heads.",
-        height=max(180, 8 * layers + 110),
+        height=max(220, 8 * layers + 130),
         xaxis=axis("KV head", tickvals=np.arange(heads), showgrid=False),
         yaxis=axis("layer", range=[layers - 0.5, -0.5], showgrid=False),
         shapes=shapes,
