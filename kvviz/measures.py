@@ -173,8 +173,9 @@ def _ratio(change: torch.Tensor, full: torch.Tensor) -> np.ndarray:
 def token_effects(trace: Trace, probes: Probes) -> np.ndarray:
     """Exact relative change of a head's contribution if one entry alone is removed: float32 [L, Hkv, n].
 
-    p / (1 - p) ||(o - v) W_O|| / ||o W_O||, mean over probe queries and the head's query group. Where p is
-    near 1 the difference is taken directly, since the expanded square would cancel.
+    p / (1 - p) ||(o - v) W_O|| / ||o W_O||, mean over probe queries and the head's query group. For the
+    largest p of a query this is p ||(o' - v) W_O||, o' the output without the token, since o - v would
+    cancel where p is near 1.
     """
     model = trace.model
     effects = np.zeros((model.n_layers, model.n_kv_heads, trace.n), np.float32)
@@ -184,17 +185,20 @@ def token_effects(trace: Trace, probes: Probes) -> np.ndarray:
         full = probe.heads(probe.full)
         weights = probe.heads(probe.p)  # [Hq, T, n], unnormalised
         tail = probe.heads(probe.tail_mass[..., None]).squeeze(-1)
+        tail_out = probe.heads(probe.tail_out)
         for head in range(model.n_query_heads):
             kv = head // probe.group
-            effect = _removal(weights[head], tail[head], full[head], probe.values[kv], gram[head])
+            later = tail[head], tail_out[head]
+            effect = _removal(weights[head], *later, full[head], probe.values[kv], gram[head])
             effects[index, kv] += effect.cpu().numpy() / probe.group
     return effects
 
 
-def _removal(p, tail, o, values, gram) -> torch.Tensor:
+def _removal(p, tail, tail_out, o, values, gram) -> torch.Tensor:
     """Mean over queries of the relative effect of removing each row -> [n].
 
-    p [T, n] unnormalised weights, tail [T] the mass of later rows on the same scale, o [T, d].
+    p [T, n] unnormalised weights, tail [T] and tail_out [T, d] the mass of later rows and their weighted
+    values on the same scale, o [T, d].
     """
     og, vg = o @ gram, values @ gram
     size = (og * o).sum(-1).clamp_min(1e-24)  # ||o W||^2, [T]
@@ -204,8 +208,9 @@ def _removal(p, tail, o, values, gram) -> torch.Tensor:
     top = p.argmax(-1)
     others = p.clone()
     others[row, top] = 0
-    left[row, top] = others.sum(-1) + tail
-    gap = o - values[top]
+    rest = others.sum(-1) + tail
+    left[row, top] = rest + p[row, top]
+    gap = (others @ values + tail_out) / rest.clamp_min(1e-30)[:, None] - values[top]
     square[row, top] = ((gap @ gram) * gap).sum(-1).clamp_min(0)
     return (p / left.clamp_min(1e-30) * (square / size[:, None]).sqrt()).mean(0)
 
