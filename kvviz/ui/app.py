@@ -69,6 +69,8 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
         form.stop.click(desk.stop, None, None, queue=False, api_visibility="private")
         more = page.decode_more(desk.decode_more, None, [bus], trigger_mode="once", **MODEL_WORK)
         more.failure(desk.failed, None, [bus], **VIEW)
+        tried = page.try_again(desk.try_again, None, [bus], trigger_mode="once", **MODEL_WORK)
+        tried.failure(desk.failed, None, [bus], **VIEW)
         page.stop_run(desk.stop, None, None, queue=False, api_visibility="private")
         form.saved.upload(desk.open_saved, [form.saved], [bus], **VIEW)
         form.upload.upload(desk.read_document, [form.upload], [form.document, bus], **VIEW)

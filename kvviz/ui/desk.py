@@ -118,12 +118,60 @@ class Desk:
     def _keep(self, result: Any, ask: work.Request, owner: str, into: Run | None) -> Run:
         if into is None:
             return self.store.add(result, "own", "Your run", owner, ask=ask)
-        old = into.comparison
-        have = {v.key for v in old.variants}
+        have = {v.key for v in into.comparison.variants}
         new = [v for v in result.variants if v.key not in have and v.finished != "cancelled"]
-        into.comparison = dataclasses.replace(old, variants=[*old.variants, *new])
-        into.memo.clear()
-        return into
+        return self._extended(into, ask, owner, new)
+
+    def _extended(
+        self, run: Run, ask: work.Request, owner: str, new: list[Any], **settings: Any
+    ) -> Run:
+        """The run with more answers. A stored run is everyone's, so a visitor gets a copy."""
+        old = run.comparison
+        more = dataclasses.replace(
+            old, variants=[*old.variants, *new], settings={**old.settings, **settings}
+        )
+        if run.origin == "stored":
+            return self.store.add(more, "own", f"{run.title}, continued", owner, ask=ask)
+        run.comparison = more
+        run.memo.clear()
+        return run
+
+    def try_again(self, event: gr.EventData, request: gr.Request) -> Iterator[str]:
+        """Decode A with entries pinned or evicted by hand, beside three random controls."""
+        from kvviz.ui import experiment
+        from kvviz.ui.selection import checked
+
+        data = event._data if isinstance(event._data, dict) else {}
+        owner = request.session_hash or ""
+        try:
+            run = self.store.get(data.get("run"))
+            c, ask = run.comparison, self._recipe(run)
+            chosen = checked(data.get("sel"), c)
+            before = c.variant(chosen.a, chosen.budget)
+            if before is None or before.selection is None or "+" in before.method:
+                raise KvvizError("Choose a method and a budget that were decoded, then try again.")
+            edits = experiment.edits_of(data.get("edits"), c)
+        except (KvvizError, TypeError, ValueError) as error:
+            yield told(state="failed", message=_sentence(error))
+            return
+        cancel = self._cancels[owner] = threading.Event()
+        yield told(state="running", stage="load", number=1, of=len(work.STAGES),
+                   title=work.STAGES["load"], message="")  # fmt: skip
+
+        def events(cancel: threading.Event, progress: Any) -> Iterator[Any]:
+            same_size = data.get("grow") is not True
+            return self.engine.experiment(ask, c, before, edits, same_size, cancel, progress)
+
+        for status in work.stream(self.engine, ask, cancel, events):
+            found = status.pop("result", None)
+            if found is not None:
+                tried = experiment.report(c, before, found, edits)
+                number = 1 + sum("+" in m for m in c.methods)
+                name, label = f"{before.method}+edit{number}", f"{before.label} + edit {number}"
+                new = dataclasses.replace(found[0], method=name, label=label)
+                kept = self._extended(run, ask, owner, [new], experiment=tried)
+                status |= {"run": kept.id, "experiment": tried}
+            yield told(**status)
 
     def _recipe(self, run: Run) -> work.Request:
         """What was asked when this run was made, to ask it again at another budget."""
@@ -134,7 +182,7 @@ class Desk:
         return work.request(
             document=c.prompt.document,
             question=c.prompt.question,
-            methods=c.methods,
+            methods=[m for m in c.methods if "+" not in m],
             budgets=[100 * c.share(b) for b in c.budgets],
             model=c.model.id,
             dtype=c.model.dtype,

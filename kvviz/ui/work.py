@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvviz.errors import Cancelled, InputError, KvvizError
+from kvviz.types import Event
 
 STAGES = {
     "load": "Getting the model ready",
@@ -166,13 +167,38 @@ class Engine:
             lenses=True,
         )
 
+    def experiment(
+        self, ask: Request, comparison: Any, variant: Any, edits: list[Any], same_size: bool,
+        cancel: threading.Event, progress: Callable[[str, float | None], None],
+    ) -> Iterator[Event]:  # fmt: skip
+        """Decode an edited cache and its random controls; the last event carries the answers."""
+        from kvviz.ui import experiment
 
-def stream(engine: Any, ask: Request, cancel: threading.Event) -> Iterator[dict[str, Any]]:
+        model = self.model(ask, progress)
+        steps = experiment.run(
+            model, comparison, variant, edits, same_size, ask.max_new_tokens, cancel
+        )
+        for step in steps:
+            if isinstance(step, list):
+                yield Event("done", "Done", 1, 1, 0.0, result=step)
+            else:
+                message, fraction = step
+                yield Event("decode", message, round(100 * (fraction or 0)), 100)
+
+
+def stream(
+    engine: Any,
+    ask: Request,
+    cancel: threading.Event,
+    events_of: Callable[..., Iterator[Any]] | None = None,
+) -> Iterator[dict[str, Any]]:
     """Status dicts of one run; the last has state "done", "stopped" or "failed".
 
-    Closing the generator stops the work.
+    events_of(cancel, progress) replaces the comparison of `ask`. Closing the generator stops the
+    work.
     """
     events: queue.Queue[Any] = queue.Queue()
+    start = events_of or (lambda *with_: engine.stream(ask, *with_))
 
     def progress(message: str, fraction: float | None = None) -> None:
         events.put(_status("load", str(message), fraction))
@@ -180,7 +206,7 @@ def stream(engine: Any, ask: Request, cancel: threading.Event) -> Iterator[dict[
     def work() -> None:
         result = None
         try:
-            for event in engine.stream(ask, cancel, progress):
+            for event in start(cancel, progress):
                 if getattr(event, "result", None) is not None:
                     result = event.result
                 events.put(_of_event(event))
@@ -245,6 +271,8 @@ def _of_event(event: Any) -> dict[str, Any]:
 def _ending(result: Any, cancel: threading.Event) -> dict[str, Any]:
     if result is None:
         return {"state": "stopped", "message": "Stopped. No answer was finished yet."}
+    if isinstance(result, list):
+        return {"state": "done", "message": "", "result": result}
     stopped = cancel.is_set()
     answers = [result.full, *result.variants]
     finished = sum(v.finished not in ("", "cancelled") for v in answers)

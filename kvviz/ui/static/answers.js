@@ -49,6 +49,7 @@ function card(data) {
 function decodeButton() {
   const at = fmt.share(S.sel.budget);
   return h('button', {class: 'kv-button kv-small kv-decode', onclick: () => {
+    runKind = 'more';
     trigger('decode_more', {run: S.run, budget: S.sel.budget});
   }}, S.meta.origin === 'own' ? `Decode at ${at}` : `Load the model and decode at ${at}`);
 }

@@ -1,6 +1,7 @@
 // The run: what is happening, what is left, answers as they are written, how it ended.
 const runBox = h('div', {class: 'kv-run', 'aria-live': 'polite'});
 const liveBox = h('section', {class: 'kv-live', id: 'kv-live', hidden: true, 'aria-label': 'Run in progress'});
+let runKind = '';  // 'more' while a budget is decoded for the run on the page
 let runState = {state: 'idle'}, runPlan = null;
 
 function mountRun() {
@@ -52,8 +53,11 @@ function showStatus(s) {
   put(statusLine, s.state === 'failed' || s.message ? s.message : '');
   statusLine.className = `kv-status${s.state === 'failed' ? ' kv-failed' : ''}`;
   statusLine.hidden = !s.message;
-  if (s.run) openRun(s.run, s.run === S.run ? {...S.sel} : {}).then(() => {
-    if (s.state === 'done') findingBox.scrollIntoView({block: 'start', behavior: calm() ? 'auto' : 'smooth'});
+  const stay = s.run === S.run || s.experiment || runKind === 'more';
+  runKind = '';
+  if (s.run) openRun(s.run, stay ? {...S.sel} : {}, stay ? S.tab : 'kept').then(() => {
+    if (s.experiment) showExperiment();
+    if (s.state === 'done' && !stay) findingBox.scrollIntoView({block: 'start', behavior: calm() ? 'auto' : 'smooth'});
   });
 }
 
