@@ -34,6 +34,8 @@ F_V = [[1, 0], [0, 1], [2, 0], [0, -2], [1, 1], [0, 0]]
 class FakeTrace:
     """What a LayerView reads of a trace: one layer's tensors."""
 
+    contiguous = True  # row j is the token at position j
+
     def __init__(self, queries, keys, values, w_o, extras, attention=None, sliding=None, sinks=None):
         hq, hkv = len(w_o), len(values)
         layer = SimpleNamespace(
