@@ -37,6 +37,8 @@ class Wave:
         self.length = 0  # rows in the tail
         self.capacity = capacity
         self.tail: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self.tail_from = [0] * self.size  # tail rows before it are no longer in a variant's tail
+        self.watcher = None  # of eviction while decoding: told of queries and of tokens fed
         self.recorded: dict[int, torch.Tensor] | None = None  # layer -> queries of variant 0, [Hq, T, d]
 
     @property
@@ -51,6 +53,8 @@ class Wave:
         self._positions = positions.to(self.model.device)
         logits = forward(self.model, tokens, positions, self._attend, keep)
         self.length += t
+        if self.watcher is not None:
+            self.watcher.fed(t)
         return logits.float()
 
     def truncate(self, length: int) -> None:
@@ -74,6 +78,8 @@ class Wave:
         end = self.length + t
         keys[:, :, self.length : end] = key
         values[:, :, self.length : end] = value
+        if self.watcher is not None:
+            self.watcher.saw(index, query)
         if self.recorded is not None:
             self.recorded[index] = query[0].clone()
         parts = [
@@ -91,26 +97,30 @@ class Wave:
             for b in self.cache.layers[index]
         ]
         prompt = tuple(torch.cat(side) if len(parts) > 1 else side[0] for side in zip(*parts))
-        tail = tail_attention(query, keys[:, :, :end], values[:, :, :end], layer)
+        begin = torch.tensor(self.tail_from, device=query.device) if any(self.tail_from) else None
+        tail = tail_attention(query, keys[:, :, :end], values[:, :, :end], layer, begin)
         out, _ = kernels.merge_attention([prompt, tail], layer.sinks)
         return out.to(query.dtype)
 
 
-def tail_attention(query, keys, values, layer) -> tuple[torch.Tensor, torch.Tensor]:
+def tail_attention(query, keys, values, layer, begin=None) -> tuple[torch.Tensor, torch.Tensor]:
     """Causal attention of the last T of S tail rows on the tail: float32 out [V, Hq, T, d], lse [V, Hq, T].
 
-    query [V, Hq, T, d]; keys, values [V, Hkv, S, d]; the rows are consecutive positions.
+    query [V, Hq, T, d]; keys, values [V, Hkv, S, d]; the rows are consecutive positions. begin [V]:
+    first tail row that each variant still holds there (None: all).
     """
     v, hq, t, d = query.shape
     hkv, s = keys.shape[1:3]
     grouped = query.float().reshape(v, hkv, -1, d) * layer.scaling  # [V, Hkv, g * T, d]
     logits = (grouped @ keys.float().transpose(2, 3)).view(v, hkv, -1, t, s)
-    if t > 1 or layer.window is not None:
+    if t > 1 or layer.window is not None or begin is not None:
         row = torch.arange(s - t, s, device=query.device)[:, None]
         column = torch.arange(s, device=query.device)
         hidden = column > row
         if layer.window is not None:
             hidden |= column <= row - layer.window
+        if begin is not None:
+            hidden = hidden | (column < begin[:, None, None, None, None])
         logits = logits.masked_fill(hidden, float("-inf"))
     lse = logits.logsumexp(-1)
     p = (logits - lse[..., None]).exp()
@@ -186,6 +196,10 @@ def feed_same(wave: Wave, token_ids: Sequence[int], every: bool) -> Generator[to
         return
     vocabulary = wave.model.hf.config.get_text_config().vocab_size
     piece = max(1, min(512, _STEP_LOGITS // (vocabulary * wave.size))) if every else 512
-    for start in range(0, len(token_ids), piece):
-        tokens = torch.as_tensor(token_ids[start : start + piece], device=wave.model.device)
+    start = 0
+    while start < len(token_ids):
+        # A cut of decode-time eviction falls between two pieces, where it would have fallen step by step.
+        room = piece if wave.watcher is None else min(piece, wave.watcher.room)
+        tokens = torch.as_tensor(token_ids[start : start + room], device=wave.model.device)
         yield wave.feed(tokens.expand(wave.size, -1), 0 if every else 1)
+        start += room

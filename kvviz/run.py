@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 import platform
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,6 +13,7 @@ import numpy as np
 import torch
 import transformers
 
+import kvviz
 from kvviz.budgets import entries_of
 from kvviz.cache import build_cache
 from kvviz.comparison import Comparison
@@ -29,17 +28,17 @@ from kvviz.measures import (
     token_effects,
     token_f1,
 )
-from kvviz.methods import Method, parse_method
 from kvviz.models import Model
+from kvviz.observers import OBSERVERS
+from kvviz.plan import MEASURES, Plan, Planned, make_plan
 from kvviz.prompts import find_marks
+from kvviz.rolling import Rolling, check_rolling
 from kvviz.selection import accounts, label_of, score_layer, select
 from kvviz.settings import settings
 from kvviz.trace import Trace, prefill_steps
-from kvviz.types import QUESTION_AWARE, Event, Prompt, Selection, Variant
+from kvviz.types import Event, Prompt, Selection, Variant
 
-MEASURES = ("kl", "output_error")
 STOPS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
-CONTROLLED = {"window": 32, "pool": 7, "pool_kind": "avg", "group": "mean"}
 _STOP_BYTES = 128 * 2**20  # kept masks at the slider's stops are stored up to this much
 _EVENT_SECONDS = 0.2
 
@@ -53,7 +52,7 @@ def compare(
     measures: Sequence[str] = MEASURES,
     events: Callable[[Event], None] | None = None,
     cancel: threading.Event | None = None,
-    **settings: Any,
+    **further: Any,
 ) -> Comparison:
     """Answers and losses of `methods` x `budgets` on one prompt, with the full cache beside them.
 
@@ -66,7 +65,7 @@ def compare(
     """
     result = None
     for event in compare_stream(
-        model, prompt, methods, budgets, max_new_tokens, measures, cancel=cancel, **settings
+        model, prompt, methods, budgets, max_new_tokens, measures, cancel=cancel, **further
     ):
         result = event.result
         if events:
@@ -89,6 +88,8 @@ def compare_stream(
     top_p: float = 1.0,
     seed: int = 0,
     lenses: bool = False,
+    evict_every: int | None = None,
+    selections: Sequence[Selection] = (),
     trace: Trace | None = None,
     cancel: threading.Event | None = None,
 ) -> Iterator[Event]:
@@ -98,112 +99,68 @@ def compare_stream(
     controlled  give every windowed method the same window, pooling and group reduction.
     lenses      also store what the app's views need: kept sets and errors at the slider's stops,
                 scores, attention and single-token effects.
+    evict_every  bring every cache back to its budget after this many new tokens (methods that can).
+    selections  further kept sets to decode beside the methods', such as edited ones (with `trace`).
     trace       an earlier trace of the same tokens, so that nothing is read again.
     """
-    run = _Run(
-        model,
+    plan = make_plan(
         prompt,
-        _plan(prompt, methods, budgets, options or {}, controlled),
-        [_budget(b, prompt.n_compressible) for b in budgets],
+        methods,
+        budgets,
         max_new_tokens,
-        tuple(measures),
-        Sampling(temperature, top_p, seed),
-        expected,
-        lenses,
-        controlled,
-        trace,
-        cancel,
+        measures,
+        options or {},
+        controlled=controlled,
+        expected=expected or None,
+        sampling=Sampling(temperature, top_p, seed),
+        lenses=lenses,
+        evict_every=evict_every,
+        selections=tuple(selections),
     )
-    run.check()
-    yield from run.events()
+    if evict_every is not None:
+        check_rolling(model, [p.name for p in plan.methods], [p.used for p in plan.methods])
+    _check_room(model, prompt, max_new_tokens)
+    if trace is not None:
+        _check_trace(trace, model, prompt, plan)
+    yield from _Run(model, prompt, plan, trace, cancel).events()
 
 
-@dataclass(frozen=True)
-class _Planned:
-    name: str  # as it was asked for; unique in a run
-    method: Method
-    own: dict[str, Any]
-    used: dict[str, Any]
-
-
-def _plan(prompt, methods, budgets, options, controlled) -> list[_Planned]:
-    if isinstance(methods, str):
-        methods = [methods]
-    if not methods:
-        raise InputError("Choose at least one method.")
-    if not budgets:
-        raise InputError("Choose at least one budget between 1% and 100%.")
-    double = [m for m in methods if list(methods).count(m) > 1]
-    if double:
+def _check_room(model: Model, prompt: Prompt, new: int) -> None:
+    tokens, most = len(prompt.input_ids), model.info.max_tokens
+    if tokens + new > most:
         raise InputError(
-            f"{double[0]} is chosen twice. Choose each method once, or give them different options."
+            f"The prompt has {tokens:,} tokens and {new:,} new ones may follow; {model.id} reads {most:,} "
+            "tokens. Ask for fewer new tokens or shorten the document."
         )
-    plan = []
-    for name in methods:
-        method, inline = parse_method(name)
-        given = {**inline, **options.get(name, {})}
-        own = method.resolve(given)
-        window = given.get("window")
-        if isinstance(window, int) and window > prompt.n_compressible:
-            raise InputError(
-                f"The window ({window}) is longer than the prompt ({prompt.n_compressible}). "
-                "Choose a smaller window."
-            )
-        shared = {k: v for k, v in CONTROLLED.items() if k in method.options} if controlled else {}
-        plan.append(_Planned(name, method, own, method.resolve({**given, **shared})))
-    return plan
 
 
-def _budget(budget: float | int, n: int) -> float | int:
-    entries_of(budget, n)
-    return budget
+def _check_trace(trace: Trace, model: Model, prompt: Prompt, plan: Plan) -> None:
+    if trace.model.hf is not model.hf:
+        raise InputError("This trace was made with another model. Prefill again with this one.")
+    before, now = trace.prompt.input_ids[: trace.n].cpu(), prompt.input_ids[: prompt.n_compressible].cpu()
+    if not torch.equal(before, now):
+        raise InputError("This trace was made from other tokens. Prefill again for this prompt.")
+    missing = sorted(plan.needs - trace.needs)
+    if missing:
+        raise NeedError(
+            f"This trace was made without {OBSERVERS[missing[0]].what}. Prefill again for these methods."
+        )
 
 
 class _Run:
     """One comparison on its way. Methods are in the order in which they happen."""
 
-    def __init__(
-        self, model, prompt, plan, budgets, max_new_tokens, measures, sampling, expected, lenses, controlled,
-        trace, cancel,
-    ):  # fmt: skip
-        self.model, self.prompt, self.plan, self.budgets = model, prompt, plan, budgets
-        self.max_new_tokens, self.measures, self.sampling = max_new_tokens, measures, sampling
-        self.expected, self.lenses, self.controlled = expected or None, lenses, controlled
-        self.trace, self.cancel = trace, cancel
+    def __init__(self, model: Model, prompt: Prompt, plan: Plan, trace: Trace | None, cancel):
+        self.model, self.prompt, self.plan, self.trace, self.cancel = model, prompt, plan, trace, cancel
         self.n = prompt.n_compressible
         self.suffix = prompt.input_ids[self.n :].tolist()
-        self.selections: dict[tuple[str, float | int], Selection] = {}
         self.full = Variant("full", "Full cache", 1.0, self.n, {}, None, tokens_kept=float(self.n))
         self.variants: list[Variant] = []
         self.probes: Probes | None = None
         self.full_logits: list[torch.Tensor] = []
         self.seconds: dict[str, float] = {}
-        self.notes: list[str] = list(prompt.notes)
+        self.notes: list[str] = [*prompt.notes, *plan.notes]
         self.tables: dict[str, Any] = {}
-
-    def check(self) -> None:
-        limits = settings()
-        count = len(self.plan) * len(self.budgets)
-        if count > limits.max_variants:
-            raise InputError(
-                f"{count} answers (methods x budgets) are more than the {limits.max_variants} allowed in one "
-                "run. Choose fewer methods or budgets."
-            )
-        if not 1 <= self.max_new_tokens <= limits.max_new_tokens:
-            raise InputError(
-                f"New tokens lie between 1 and {limits.max_new_tokens}, not {self.max_new_tokens}."
-            )
-        unknown = [m for m in self.measures if m not in MEASURES]
-        if unknown:
-            raise InputError(f"There is no measure {unknown[0]!r}. Choose from: {', '.join(MEASURES)}.")
-        if len({entries_of(b, self.n) for b in self.budgets}) < len(set(self.budgets)):
-            self.notes.append("Some budgets keep the same number of tokens of this prompt.")
-        if len(set(self.budgets)) < len(self.budgets):
-            raise InputError("A budget is chosen twice. Choose each budget once.")
-        if self.trace is not None and not torch.equal(
-            self.trace.prompt.input_ids[: self.trace.n].cpu(), self.prompt.input_ids[: self.n].cpu()
-        ):
-            raise InputError("This trace was made from other tokens. Prefill again for this prompt.")
 
     def events(self) -> Iterator[Event]:
         stopped = False
@@ -214,26 +171,28 @@ class _Run:
                 self.seconds[stage.__name__.strip("_")] = time.perf_counter() - started
         except Cancelled:
             stopped = True
-            done = sum(bool(v.finished) for v in self.variants)
-            total = len(self.plan) * len(self.budgets)
+            done = sum(v.finished not in ("", "cancelled") for v in self.variants)
+            total = self.plan.answers
             self.notes.append(f"Stopped. {done} of {total} answers are finished and shown.")
         message = self.notes[-1] if stopped else "Done"
-        yield Event("done", message, 1, 1, 0.0, result=None if self.trace is None else self._result())
+        yield Event(
+            "done",
+            message,
+            1,
+            1,
+            0.0,
+            result=None if self.trace is None else self._result(),
+            trace=self.trace,
+        )
 
     # -- read ---------------------------------------------------------------------------------------
 
     def _read(self) -> Iterator[Event]:
-        needs = frozenset(n for p in self.plan for n in p.method.needs_with(p.used))
         if self.trace is not None:
-            missing = needs - self.trace.needs
-            if missing:
-                raise NeedError(
-                    f"This trace was made without {sorted(missing)[0]}. Prefill again for these methods."
-                )
             return
         started = time.perf_counter()
         yield Event("prefill", f"Reading the document, 0 of {self.n:,} tokens", 0, self.n)
-        steps = prefill_steps(self.model, self.prompt, needs, self.cancel)
+        steps = prefill_steps(self.model, self.prompt, self.plan.needs, self.cancel)
         while True:
             try:
                 done, total = next(steps)
@@ -248,9 +207,9 @@ class _Run:
     def _score(self) -> Iterator[Event]:
         """Score layer by layer, all methods and all places where a context may end, then select."""
         trace = self.trace
-        budgets = [*self.budgets, *(self._stops() if self.lenses else ())]
+        budgets = [*self.plan.budgets, *(self._stops() if self.plan.lenses else ())]
         wanted = {}
-        for p in self.plan:
+        for p in self.plan.methods:
             for budget in budgets:
                 rows = accounts(trace, p.method, p.used, entries_of(budget, self.n))
                 contexts = [a.context for a in rows]
@@ -261,26 +220,31 @@ class _Run:
             score_layer(trace, index, list(wanted.values()))
             if index % 4 == 3 or index == layers - 1:
                 yield Event("score", f"Scoring layer {index + 1} of {layers}", index + 1, layers)
-        for p in self.plan:
-            for budget in self.budgets:
+        for p in self.plan.methods:
+            for budget in self.plan.budgets:
                 self._alive()
-                selection = select(trace, p.name, budget, **self._given(p))
-                self.selections[p.name, budget] = selection
-                kept = float(selection.budgets.float().mean())
-                self.variants.append(
-                    Variant(
-                        p.name, selection.label, budget, selection.entries, selection.options, selection,
-                        tokens_kept=int(kept) if kept.is_integer() else kept, notes=list(selection.notes),
-                        seconds={"select": selection.seconds},
-                    )
-                )  # fmt: skip
+                self._add(select(trace, p.name, budget, **p.used))
+        for selection in self.plan.selections:
+            self._add(selection)
 
-    @staticmethod
-    def _given(p: _Planned) -> dict[str, Any]:
-        return dict(p.used)
+    def _add(self, selection: Selection) -> None:
+        kept = float(selection.budgets.float().mean())
+        self.variants.append(
+            Variant(
+                selection.method,
+                selection.label,
+                selection.budget,
+                selection.entries,
+                selection.options,
+                selection,
+                tokens_kept=int(kept) if kept.is_integer() else kept,
+                notes=list(selection.notes),
+                seconds={"select": selection.seconds},
+            )
+        )
 
     def _stops(self) -> tuple[float, ...]:
-        size = self.model.n_layers * self.model.n_kv_heads * self.n / 8 * len(STOPS) * len(self.plan)
+        size = self.model.n_layers * self.model.n_kv_heads * self.n / 8 * len(STOPS) * len(self.plan.methods)
         return STOPS if size <= _STOP_BYTES else ()
 
     # -- decode -------------------------------------------------------------------------------------
@@ -306,13 +270,14 @@ class _Run:
 
     def _decode_wave(self, variants: list[Variant], number: int, waves: int) -> Iterator[Event]:
         self._alive()
-        cache = build_cache(self.trace, [v.selection for v in variants])
-        for variant, size in zip(variants, cache.bytes):
+        wave, watcher = self._wave(variants)
+        for variant, size in zip(variants, wave.cache.bytes):
             variant.bytes = size
-        wave = Wave(self.model, cache, len(self.suffix) + self.max_new_tokens, self.cancel)
         first = self._first_logits(wave)
         answers = [Answer() for _ in variants]
-        steps = generate(wave, first, self.max_new_tokens, self.model.stop_ids, self.sampling, answers)
+        steps = generate(
+            wave, first, self.plan.max_new_tokens, self.model.stop_ids, self.plan.sampling, answers
+        )
         started = shown = time.perf_counter()
         try:
             for step, _ in enumerate(steps, 1):
@@ -320,21 +285,34 @@ class _Run:
                 if now - shown < _EVENT_SECONDS and step > 1:
                     continue
                 shown = now
-                left = (now - started) / step * (self.max_new_tokens - step) * (1 if number == waves else 2)
+                most = self.plan.max_new_tokens
+                at, total = (number - 1) * most + step, waves * most
+                left = (now - started) / step * (total - at)
                 where = f" (part {number} of {waves})" if waves > 1 else ""
                 texts = {v.key: self._text(a.token_ids, whole=False) for v, a in zip(variants, answers)}
-                message = (
-                    f"Writing {len(variants)} answers{where}, token {step} of at most {self.max_new_tokens}"
-                )
-                yield Event("decode", message, step, self.max_new_tokens, left, texts)
+                message = f"Writing {len(variants)} answers{where}, token {step} of at most {most}"
+                yield Event("decode", message, at, total, left, texts)
         finally:
             for variant, answer in zip(variants, answers):
                 self._write(variant, answer)
         texts = {v.key: v.text for v in variants}
-        yield Event("decode", f"{len(variants)} answers written", 1, 1, None, texts)
-        if "kl" in self.measures or "output_error" in self.measures or self.lenses:
+        yield Event("decode", f"{len(variants)} answers written", number, waves, None, texts)
+        if "kl" in self.plan.measures or "output_error" in self.plan.measures or self.plan.lenses:
             yield Event("measure", "Comparing next-token distributions", number, waves)
+            if watcher is not None:  # its cuts have changed the caches: start from the prompt again
+                for variant, records in zip(variants, watcher.records):
+                    variant.evictions = records
+                wave, _ = self._wave(variants)
+                first = self._first_logits(wave)
             self._teacher_force(wave, variants, first)
+
+    def _wave(self, variants: list[Variant]) -> tuple[Wave, Rolling | None]:
+        selections = [v.selection for v in variants]
+        capacity = len(self.suffix) + self.plan.max_new_tokens
+        wave = Wave(self.model, build_cache(self.trace, selections), capacity, self.cancel)
+        every = self.plan.evict_every
+        watcher = Rolling(self.trace, wave, selections, every, len(self.suffix)) if every else None
+        return wave, watcher
 
     def _first_logits(self, wave: Wave) -> torch.Tensor:
         """What predicts the first new token: the full prefill, or the question on each variant's cache."""
@@ -360,7 +338,7 @@ class _Run:
                     full = self._full_logits(lead, logits[0, t], step)
                     divergence.append(kl_divergence(full, logits[:, t])[:, None])
                 step += 1
-        if "kl" in self.measures:
+        if "kl" in self.plan.measures:
             for variant, row in zip(variants, torch.cat(divergence, 1)):
                 variant.kl = row.float().cpu().numpy()
         if lead:
@@ -395,9 +373,9 @@ class _Run:
             "f1_full": token_f1(variant.text, self.full.text),
             "exact_full": float(exact_match(variant.text, self.full.text)),
         }
-        if self.expected:
-            variant.agreement["f1_expected"] = token_f1(variant.text, self.expected)
-            variant.agreement["exact_expected"] = float(exact_match(variant.text, self.expected))
+        if self.plan.expected:
+            variant.agreement["f1_expected"] = token_f1(variant.text, self.plan.expected)
+            variant.agreement["exact_expected"] = float(exact_match(variant.text, self.plan.expected))
 
     def _text(self, token_ids: list[int], whole: bool) -> str:
         """Decoded answer; while it is being written, bytes of an unfinished character are held back."""
@@ -407,7 +385,7 @@ class _Run:
     # -- measure ------------------------------------------------------------------------------------
 
     def _errors(self) -> Iterator[Event]:
-        if "output_error" not in self.measures or self.probes is None:
+        if "output_error" not in self.plan.measures or self.probes is None:
             return
         masks = [v.selection.mask for v in self.variants]
         for done, partial in output_errors(self.trace, self.probes, masks):
@@ -421,9 +399,9 @@ class _Run:
 
     def _lenses(self) -> Iterator[Event]:
         """What the app's views need besides the answers."""
-        if not self.lenses or self.probes is None:
+        if not self.plan.lenses or self.probes is None:
             return
-        yield Event("measure", "Effects of single tokens", 0, 1 + len(self.plan))
+        yield Event("measure", "Effects of single tokens", 0, 1 + len(self.plan.methods))
         window = min(32, self.n)
         attention = [self.trace.window_attention(i, window).mean(1) for i in range(self.model.n_layers)]
         grouped = torch.stack(attention).unflatten(1, (self.model.n_kv_heads, -1)).mean(2)
@@ -433,20 +411,19 @@ class _Run:
         }
         names = ("kept_bits", "protected_bits", "stop_entries", "stop_errors", "scores")
         self.tables.update({name: {} for name in names})
-        for number, p in enumerate(self.plan, 1):
+        for number, p in enumerate(self.plan.methods, 1):
             self._alive()
-            yield Event(
-                "measure", f"{label_of(p.method, p.used)} at every budget", number, 1 + len(self.plan)
-            )
+            message = f"{label_of(p.method, p.used)} at every budget"
+            yield Event("measure", message, number, 1 + len(self.plan.methods))
             self._stops_of(p)
 
-    def _stops_of(self, p: _Planned) -> None:
+    def _stops_of(self, p: Planned) -> None:
         stops = self._stops()
-        largest = max(self.budgets, key=lambda b: entries_of(b, self.n))
-        self.tables["scores"][p.name] = _stack(self.selections[p.name, largest].scores)
+        largest = max((v for v in self.variants if v.method == p.name), key=lambda v: v.entries)
+        self.tables["scores"][p.name] = _stack(largest.selection.scores)
         if not stops:
             return
-        chosen = [select(self.trace, p.name, stop, **self._given(p)) for stop in stops]
+        chosen = [select(self.trace, p.name, stop, **p.used) for stop in stops]
         for _, partial in output_errors(self.trace, self.probes, [s.mask for s in chosen]):
             self._alive()
             errors = partial
@@ -471,8 +448,8 @@ class _Run:
             full=self.full,
             variants=finished,
             bytes_full=self.trace.bytes,
-            marks=find_marks(self.prompt, self.expected) if self.expected else [],
-            expected=self.expected,
+            marks=find_marks(self.prompt, self.plan.expected) if self.plan.expected else [],
+            expected=self.plan.expected,
             stops=self._stops() if self.tables.get("kept_bits") else (),
             seconds={**self.trace.seconds, **self.seconds},
             notes=self.notes,
@@ -481,29 +458,18 @@ class _Run:
 
     def _settings(self) -> dict[str, Any]:
         return {
-            "methods": {p.name: {"own": _plain(p.own), "used": _plain(p.used)} for p in self.plan},
-            "budgets": list(self.budgets),
-            "max_new_tokens": self.max_new_tokens,
-            "measures": list(self.measures),
-            "temperature": self.sampling.temperature,
-            "top_p": self.sampling.top_p,
-            "seed": self.sampling.seed,
-            "controlled": self.controlled,
+            **self.plan.settings(),
             "protocol": self.prompt.protocol,
-            "first_step_shared": self.prompt.protocol == QUESTION_AWARE,
             "probe": "the full cache's answer tokens",
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "weights": self.model.weights_hash,
             "versions": {
+                "kvviz": kvviz.__version__,
                 "torch": torch.__version__,
                 "transformers": transformers.__version__,
                 "python": platform.python_version(),
             },
         }
-
-
-def _plain(options: Mapping[str, Any]) -> dict[str, Any]:
-    return {k: v for k, v in options.items() if not (isinstance(v, float) and not math.isfinite(v))}
 
 
 def _stack(rows) -> np.ndarray:

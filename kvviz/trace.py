@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 
@@ -56,6 +56,7 @@ class Trace:
     extras: dict[str, list[Any]]
     padded: tuple[list[torch.Tensor], list[torch.Tensor]]
     seconds: dict[str, float] = field(default_factory=dict)
+    contiguous: ClassVar[bool] = True  # row j is the token at position j
     memo: dict[Any, Any] = field(default_factory=dict)  # scores already computed, by method and options
 
     @property

@@ -168,4 +168,5 @@ class Event:
     total: int = 0
     seconds_left: float | None = None
     answers: dict[str, str] | None = None
-    result: Any = None
+    result: Any = None  # the Comparison, on the last event
+    trace: Any = None  # the Trace behind it, to be used again

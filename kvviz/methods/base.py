@@ -276,8 +276,9 @@ class LayerView:
         return self._once(key, lambda w: self._trace.window_attention(self.index, w), window)
 
     def _is_long(self, window: int) -> bool:
-        """Whether [Hq, W, n] is too large to hold."""
-        return self._trace.model.n_query_heads * self._width(window) * self._trace.n > HELD_WHOLE
+        """Whether [Hq, W, n] is too large to hold (a cache that has gaps is always short enough)."""
+        numbers = self._trace.model.n_query_heads * self._width(window) * self._trace.n
+        return self._trace.contiguous and numbers > HELD_WHOLE
 
     def _rows_by_head(self, window: int) -> Iterator[torch.Tensor]:
         """[W, .] on all of the trace's rows, for each query head."""
@@ -321,7 +322,7 @@ class LayerView:
 
     def _by_kernel(self, window: int) -> bool:
         """On a GPU and for long prompts scores are made in one sweep over the keys, by blocks."""
-        return self.keys.is_cuda or self._is_long(window)
+        return self._trace.contiguous and (self.keys.is_cuda or self._is_long(window))
 
     def _score_pass(self, kind: str, window: int) -> torch.Tensor:
         from kvviz import kernels
