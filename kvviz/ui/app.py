@@ -89,7 +89,7 @@ def launch_options() -> dict[str, Any]:
         "server_name": os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"),
         "server_port": int(os.environ.get("GRADIO_SERVER_PORT", "7860")),
         "head": f"<style>{assets.style()}</style>{_META}",
-        "theme": gr.themes.Base(font=["system-ui", "sans-serif"],
+        "theme": gr.themes.Base(primary_hue="teal", font=["system-ui", "sans-serif"],
                                 font_mono=["ui-monospace", "monospace"]),
         "max_file_size": max(limit, 64 * 2**20),  # saved runs are larger than documents
         "run_history": False,

@@ -36,47 +36,47 @@ class Form:
 
 def build(engine: Any) -> Form:
     """Lay out the fields inside one accordion, closed at first: the page opens on a result."""
-    with gr.Accordion("Use my own text", open=False, elem_id="kv-setup"):
-        with gr.Row(elem_id="kv-steps"):
-            with gr.Column(scale=5, min_width=300):
-                gr.HTML("<h3>1 · Document and question</h3>", elem_classes="kv-step")
-                examples = _example_buttons()
-                document = gr.Textbox(
-                    label="Document", lines=9, max_lines=9, elem_id="kv-document-field",
-                    placeholder="Paste a text, or upload a .txt or .md file",
-                )  # fmt: skip
-                upload = gr.UploadButton(
-                    "Upload a text file", file_types=[".txt", ".md", ".py", ".csv", ".json"],
-                    size="sm", elem_id="kv-upload",
-                )  # fmt: skip
-                question = gr.Textbox(label="Question", lines=1, elem_id="kv-question-field")
-                expected = gr.Textbox(
-                    label="Expected answer (optional, for right/wrong)", lines=1,
-                    elem_id="kv-expected-field",
-                )  # fmt: skip
-                protocol = gr.Radio(
-                    PROTOCOLS, value="question-aware", label="What is compressed",
-                    elem_id="kv-protocol-field",
-                )  # fmt: skip
-            with gr.Column(scale=5, min_width=300):
-                gr.HTML("<h3>2 · Methods and budgets</h3>", elem_classes="kv-step")
-                methods = _methods(engine)
-                budgets = gr.Dropdown(
-                    ["50%", "30%", "20%", "10%", "5%", "2%"], value=["50%", "20%", "10%", "5%"],
-                    multiselect=True, allow_custom_value=True, elem_id="kv-budgets-field",
-                    label="Budgets (share of the cache kept; any from 1% to 100%)",
-                )  # fmt: skip
-                more = _more_settings()
-            with gr.Column(scale=3, min_width=240):
-                gr.HTML("<h3>3 · Run</h3>", elem_classes="kv-step")
-                with gr.Row():
-                    run = gr.Button("Run", variant="primary", elem_id="kv-run-button")
-                    stop = gr.Button("Stop", elem_id="kv-stop-button")
-                gr.HTML(html_template='<div id="kv-run" class="kv"></div>', apply_default_css=False)
-                saved = gr.UploadButton(
-                    "Open a saved run", file_types=[".zip", ".json"], size="sm",
-                    elem_id="kv-open-saved",
-                )  # fmt: skip
+    setup = gr.Accordion("Use my own text", open=False, elem_id="kv-setup")
+    with setup, gr.Row(elem_id="kv-steps"):
+        with gr.Column(scale=5, min_width=300):
+            gr.HTML("<h3>1 · Document and question</h3>", elem_classes="kv-step")
+            examples = _example_buttons()
+            document = gr.Textbox(
+                label="Document", lines=9, max_lines=9, elem_id="kv-document-field",
+                placeholder="Paste a text, or upload a .txt or .md file",
+            )  # fmt: skip
+            upload = gr.UploadButton(
+                "Upload a text file", file_types=[".txt", ".md", ".py", ".csv", ".json"],
+                size="sm", elem_id="kv-upload",
+            )  # fmt: skip
+            question = gr.Textbox(label="Question", lines=1, elem_id="kv-question-field")
+            expected = gr.Textbox(
+                label="Expected answer (optional, for right/wrong)", lines=1,
+                elem_id="kv-expected-field",
+            )  # fmt: skip
+            protocol = gr.Radio(
+                PROTOCOLS, value="question-aware", label="What is compressed",
+                elem_id="kv-protocol-field",
+            )  # fmt: skip
+        with gr.Column(scale=5, min_width=300):
+            gr.HTML("<h3>2 · Methods and budgets</h3>", elem_classes="kv-step")
+            methods = _methods(engine)
+            budgets = gr.Dropdown(
+                ["50%", "30%", "20%", "10%", "5%", "2%"], value=["50%", "20%", "10%", "5%"],
+                multiselect=True, allow_custom_value=True, elem_id="kv-budgets-field",
+                label="Budgets (share of the cache kept; any from 1% to 100%)",
+            )  # fmt: skip
+            more = _more_settings()
+        with gr.Column(scale=3, min_width=240):
+            gr.HTML("<h3>3 · Run</h3>", elem_classes="kv-step")
+            with gr.Row():
+                run = gr.Button("Run", variant="primary", elem_id="kv-run-button")
+                stop = gr.Button("Stop", elem_id="kv-stop-button")
+            gr.HTML(html_template='<div id="kv-run" class="kv"></div>', apply_default_css=False)
+            saved = gr.UploadButton(
+                "Open a saved run", file_types=[".zip", ".json"], size="sm",
+                elem_id="kv-open-saved",
+            )  # fmt: skip
     inputs = [document, question, expected, protocol, methods, budgets, *more]
     return Form(inputs, document, question, expected, protocol, upload, saved, run, stop, examples)
 

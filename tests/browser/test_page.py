@@ -54,8 +54,14 @@ def test_first_screen(visit):
     expect(page.locator("#kv-kept-a .kv-plot-box")).to_have_attribute("aria-label", re.compile("layers by"))
 
 
-@pytest.mark.parametrize("tab, panels", [("why", ["kv-why", "kv-why-mini"]), ("sweep", ["kv-sweep"]),
-                                         ("effect", ["kv-effect-a", "kv-effect-dots", "kv-effect-layers"])])  # fmt: skip
+@pytest.mark.parametrize(
+    "tab, panels",
+    [
+        ("why", ["kv-why", "kv-why-mini"]),
+        ("effect", ["kv-effect-a", "kv-effect-dots", "kv-effect-layers"]),
+        ("sweep", ["kv-sweep"]),
+    ],
+)
 def test_each_tab_draws(visit, tab, panels):
     page = visit()
     page.locator(f"#kv-tab-{tab}").click()

@@ -24,7 +24,7 @@ addView({id: 'finding', reads: ['run', 'a', 'b', 'budget'], el: findingBox, asyn
   if (reply.error) { put(findingBox, h('p', {}, reply.error)); return; }
   put(findingBox, h('span', {class: 'kv-eyebrow'}, 'Finding'),
     h('div', {class: 'kv-lines'}, reply.lines.map((line, i) => h('p', {class: i ? '' : 'kv-lead'}, linked(line)))),
-    h('p', {class: 'kv-caution'}, reply.caution));
+    h('p', {class: 'kv-caution'}, [...(reply.notices || []), reply.caution].join(' ')));
 }});
 
 const VERDICTS = {right: 'right', wrong: 'wrong', grey: 'no verdict'};
@@ -59,6 +59,8 @@ addView({id: 'cards', reads: ['run', 'a', 'b', 'budget'], el: cardsBox, async re
   if (reply.error) { put(cardsBox, h('p', {}, reply.error)); return; }
   cardsBox.classList.toggle('kv-two', reply.cards.length === 2);
   put(cardsBox, reply.cards.map(card));
+  const exact = reply.cards.find(c => c.role === 'a')?.budget_line;  // bytes as allocated, ranges of uneven methods
+  if (exact) put(bar.triple, exact);
   if (!stripBox.hidden) showStrip(strip.role);
 }});
 

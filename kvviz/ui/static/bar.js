@@ -48,9 +48,14 @@ function fillBar() {
   bar.head.select.fill([['', 'all'], ...Array.from({length: m.model.kv_heads}, (_, i) => [i, i])], '');
   bar.slider.max = m.steps.length - 1;
   const last = m.steps.length - 1;
-  put(bar.ticks, m.steps.map((s, i) => h('i', {style: `left:${last ? 100 * i / last : 0}%`,
-    class: m.methods.some(x => isDecoded(x.id, s)) ? 'kv-tick kv-decoded' : 'kv-tick'},
-    i === 0 || i === last || m.methods.some(x => isDecoded(x.id, s)) ? h('b', {}, fmt.share(s)) : null)));
+  const decoded = i => m.methods.some(x => isDecoded(x.id, m.steps[i]));
+  let free = -1;  // labels keep a distance; both ends always have theirs
+  put(bar.ticks, m.steps.map((s, i) => {
+    const at = last ? 100 * i / last : 0, end = i === 0 || i === last;
+    const named = end || (decoded(i) && at >= free && at <= 89);
+    if (named) free = at + 11;
+    return h('i', {style: `left:${at}%`, class: decoded(i) ? 'kv-tick kv-decoded' : 'kv-tick'}, named ? h('b', {}, fmt.share(s)) : null);
+  }));
   syncBar();
 }
 

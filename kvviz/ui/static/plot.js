@@ -94,7 +94,7 @@ class Plot {
     const title = layout.title;
     delete layout.title;  // it stands above the figure; images get it back
     this.forImage = {title, margin: {...layout.margin}};
-    layout.margin = {...layout.margin, t: 10};
+    layout.margin = {...layout.margin, t: 10, b: Math.min(44, layout.margin?.b ?? 44)};
     layout.selections = [];
     layout.selectdirection = 'h';
     const small = window.innerWidth < 700;
@@ -144,7 +144,7 @@ class Plot {
       if (!/^[xy]axis\d*$/.test(key) || !axis.title?.text) continue;
       const room = key[0] === 'x' ? this.host.clientWidth - 140 : this.host.clientHeight - layout.margin.t - layout.margin.b;
       const most = Math.max(14, Math.floor(room / 6.6));
-      const lines = axis.title.text.split(' ').reduce((out, word) => {
+      const lines = axis.title.text.replace(/<br>/g, ' ').split(' ').reduce((out, word) => {
         const now = out[out.length - 1];
         if (now && (now + word).length + 1 > most) out.push(word); else out[out.length - 1] = now ? `${now} ${word}` : word;
         return out;
