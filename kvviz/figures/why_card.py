@@ -11,7 +11,7 @@ import numpy as np
 from kvviz.comparison import Comparison
 from kvviz.errors import InputError
 from kvviz.figures import text
-from kvviz.figures.entries import kept, outside, scope, stored_shares
+from kvviz.figures.entries import kept, layer_protected, outside, scope, stored_shares
 from kvviz.types import Selection
 
 STATES = {
@@ -165,7 +165,8 @@ def _column(
     scores = scores_of(c, method, k)
     own = None if scores is None else np.asarray(scores[layer][head])
     value = None if own is None or not np.isfinite(own[token]) else float(own[token])
-    state = _state(c, mask, by_rule, value, scores, token, layer, head)
+    stored = value is None and scores is not None and _score_not_stored(c, method, k, layer, head, token)
+    state = _state(c, mask, by_rule, value, None if stored else scores, token, layer, head)
     which = scope(c, method)
     chosen = mask & ~by_rule
     rank = of = places = cutoff = None
@@ -199,7 +200,7 @@ def _column(
         smallest_here=here,
         smallest_half=half,
         smallest_words=said,
-        reason=_reason(state, value, scores),
+        reason=_NOT_STORED if stored and state != "rule" else _reason(state, value, scores),
     )
 
 
@@ -209,6 +210,17 @@ def _state(c, mask, by_rule, value, scores, token: int, layer: int, head: int) -
     if outside(c, token, token + 1)[layer, 0]:
         return "outside"
     return "unscored" if value is None and scores is not None else "evicted"
+
+
+_NOT_STORED = "Its score at this budget was not stored: at the largest budget it is kept by rule."
+
+
+def _score_not_stored(c, method: str, k, layer: int, head: int, token: int) -> bool:
+    """The slider's scores are those of the largest budget, where more tokens are kept by rule."""
+    if c.variant(method, k) is not None:
+        return False
+    largest = max((v.budget for v in c.variants if v.method == method), key=c.share)
+    return bool(layer_protected(c, method, largest, layer)[head, token])
 
 
 def _reason(state: str, value: float | None, scores) -> str:

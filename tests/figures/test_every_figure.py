@@ -1,0 +1,193 @@
+"""What holds for every figure: titles, units, strict JSON, inert text, colours by role, payload."""
+
+import json
+import re
+import time
+
+import numpy as np
+import plotly.graph_objects as go
+import pytest
+from synthetic import synthetic_comparison
+
+from kvviz.figures import answers, effect, kept, palette, steps, sweep, why
+
+HOSTILE = "<a href='javascript:alert(1)'>$x$ & <b>"
+
+
+def every_figure(c, a="snapkv", b="dropkv", k=0.2):
+    token = c.marks[0].start
+    yield kept.kept_figure(kept.kept_table(c, a, k), "A")
+    yield kept.kept_figure(kept.kept_table(c, a, k, rule="max"), "A")
+    yield kept.versus_figure(kept.versus_table(c, a, b, k))
+    yield kept.heads_figure(kept.heads_table(c, a, k, 0))
+    yield kept.per_layer_figure(kept.per_layer_table(c, b, k), "B")
+    yield kept.all_methods_figure(kept.all_methods_table(c, k))
+    yield why.why_figure(why.why_table(c, 0, 1, a, b, k))
+    yield why.why_figure(why.why_table(c, 0, 1, a, None, k, x=a, y="effect", ranks=True))
+    yield why.why_minimap_figure(why.why_minimap_table(c, token, a, b, k, 0, 1))
+    table = effect.effect_table(c, a, b, k)
+    yield effect.effect_map_figure(table, "a")
+    yield effect.effect_map_figure(table, "b")
+    yield effect.effect_scatter_figure(table)
+    yield effect.effect_layers_figure(table)
+    yield effect.effect_scatter_figure(effect.effect_table(c, a, b, 0.12))
+    for measure in sweep.MEASURES:
+        yield sweep.sweep_figure(sweep.sweep_table(c, measure, a, b), k)
+    yield answers.kl_strip_figure(answers.kl_strip_table(c, a, k))
+    if c.variant(a, k).evictions:
+        yield steps.steps_figure(steps.steps_table(c, a, k))
+
+
+@pytest.fixture(scope="module")
+def figures():
+    return list(every_figure(synthetic_comparison(evict_every=2)))
+
+
+def strings(value, path=()):
+    if isinstance(value, str):
+        yield path, value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from strings(item, (*path, key))
+    elif isinstance(value, list):
+        for item in value:
+            yield from strings(item, path)
+
+
+def parsed(figure):
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(figure.to_json(), parse_constant=refuse)
+
+
+def test_title_guide_summary_axes(figures):
+    for figure in figures:
+        assert isinstance(figure, go.Figure)
+        assert figure.layout.title.text
+        meta = figure.layout.meta
+        assert meta["guide"].endswith(".")
+        assert "\n" not in meta["guide"]
+        assert meta["summary"]
+        assert isinstance(meta["chip"], str)
+        assert figure.layout.uirevision == "kvviz"
+        for name in ("xaxis", "yaxis"):
+            one = figure.layout[name]
+            assert one.title.text or one.visible is False
+
+
+def test_json_is_strict(figures):
+    for figure in figures:
+        parsed(figure)
+
+
+def test_colours_are_roles(figures):
+    for figure in figures:
+        for path, value in strings(parsed(figure)):
+            if value.startswith("role:"):
+                assert value.removeprefix("role:") in palette.COLOURS, value
+            elif path and path[-1] in ("color", "fillcolor", "fgcolor", "bgcolor"):
+                raise AssertionError(f"{path}: {value} is not a role")
+
+
+def test_heatmaps_are_codes_with_their_own_scale(figures):
+    for figure in figures:
+        for trace in figure.data:
+            if trace.type == "heatmap":
+                assert trace.z.dtype == np.uint8
+                assert trace.z.shape[1] <= 1500
+                assert trace.zmin == -0.5
+                assert trace.z.max() < trace.zmax <= 15.5
+                assert len(trace.colorscale) == 2 * (trace.zmax + 0.5)
+
+
+def test_no_figure_shows_its_own_hover_text(figures):
+    for figure in figures:
+        assert {t.hoverinfo for t in figure.data} <= {"none", "skip"}
+        assert not re.search("hovertemplate|hovertext", figure.to_json())
+
+
+def test_resolved_figures_are_valid_plotly(figures):
+    for figure in figures:
+        for theme in ("light", "dark"):
+            go.Figure(palette.resolve(parsed(figure), theme))  # validates every property
+
+
+def test_hostile_words_are_inert_everywhere():
+    c = synthetic_comparison(evict_every=2)
+    c.prompt.tokens[:] = [HOSTILE] * len(c.prompt.tokens)
+    c.full.tokens[:] = [HOSTILE] * len(c.full.tokens)
+    for v in c.variants:
+        v.label = HOSTILE
+    for figure in every_figure(c):
+        plain = parsed(figure)
+        plain["layout"].pop("meta")
+        for trace in plain["data"]:
+            trace.pop("customdata", None)
+            trace.pop("meta", None)
+        for path, value in strings(plain):
+            rest = value.replace("<br>", "")
+            assert "<" not in rest, (path, value)
+            assert "$" not in rest, (path, value)
+
+
+def test_a_method_alone_and_a_full_cache():
+    c = synthetic_comparison(methods=("snapkv",), budgets=(1.0, 0.2))
+    for k in (1.0, 0.2):
+        for figure in (
+            kept.kept_figure(kept.kept_table(c, "snapkv", k)),
+            why.why_figure(why.why_table(c, 0, 0, "snapkv", None, k)),
+            effect.effect_map_figure(effect.effect_table(c, "snapkv", None, k)),
+            effect.effect_scatter_figure(effect.effect_table(c, "snapkv", None, k)),
+        ):
+            parsed(figure)
+
+
+def test_small_documents():
+    for n in (40, 41):
+        c = synthetic_comparison(n=n, L=1, Hq=1, Hkv=1, budgets=(0.5, 0.2))
+        for method in c.methods:
+            parsed(kept.kept_figure(kept.kept_table(c, method, 0.2)))
+        parsed(why.why_figure(why.why_table(c, 0, 0, "snapkv", "dropkv", 0.2)))
+
+
+def test_payload_and_speed_at_8k():
+    c = synthetic_comparison(
+        n=8192, L=30, Hq=9, Hkv=3, methods=("snapkv", "dropkv"), budgets=(0.2,), stops=(0.2, 0.3)
+    )
+    for figure in every_figure(c):
+        assert len(figure.to_json()) < 700_000, figure.layout.title.text
+    best = min(_timed(lambda: kept.kept_table(c, "snapkv", 0.3)) for _ in range(5))
+    assert best < 0.1  # "well under": measured about 0.005
+
+
+@pytest.mark.slow
+def test_payload_and_speed_at_128k():
+    c = synthetic_comparison(
+        n=131072, L=32, Hq=16, Hkv=8, methods=("snapkv", "dropkv"), budgets=(0.2,), stops=(0.2, 0.3)
+    )
+    for figure in every_figure(c):
+        assert len(figure.to_json()) < 1_000_000, figure.layout.title.text
+    best = min(_timed(lambda: kept.kept_table(c, "snapkv", 0.3)) for _ in range(3))
+    assert best < 1
+    assert _timed(lambda: why.why_card(c, 5000, 3, 2, 0.3, c.methods)) < 1.5
+
+
+def _timed(call):
+    start = time.perf_counter()
+    call()
+    return time.perf_counter() - start
+
+
+def test_importing_figures_needs_no_torch_or_gradio():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys\n"
+        "from kvviz.figures import (answers, document, effect, exports, finding, kept, marks,"
+        " palette, steps, sweep, text, why)\n"
+        "print([m for m in ('torch', 'gradio', 'transformers') if m in sys.modules])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert out.stdout.strip() == "[]"
