@@ -44,19 +44,24 @@ class LayerAccount:
 
 def protected_counts(method: Method, options: Mapping[str, Any], b: int) -> tuple[int, int]:
     """(W', sinks) protected at budget b: at most half the budget is recent tokens, sinks fit the rest."""
+    sinks = options.get("sinks", 0)
     if options["protect"] is not None:
         recent = min(options["protect"], b)
     elif method.protect is not None:
-        recent = min(method.protect(b, options), b)
+        kept = method.protect(b, options)
+        kept, sinks = kept if isinstance(kept, tuple) else (kept, sinks)
+        recent = min(kept, b)
     elif "window" in options:
         recent = min(options["window"], max(1, b // 2))
     else:
         recent = 0
-    return recent, max(0, min(options.get("sinks", 0), b - recent))
+    return recent, max(0, min(sinks, b - recent))
 
 
 def accounts(trace: Trace, method: Method, options: Mapping[str, Any], b: int) -> list[LayerAccount]:
     """The account of every layer. In a sliding layer only the rows still visible are candidates."""
+    if method.charge is not None and b < trace.n:
+        b = max(1, b - method.charge(trace.model, options, b))
     recent, sinks = protected_counts(method, options, b)
     out = []
     for index in range(trace.model.n_layers):
@@ -125,7 +130,11 @@ def select(trace: Trace, method: str, budget: float | int, **options: Any) -> Se
     scores = score_layers(trace, spec, resolved, [a.context for a in rows])
     counts = _context_counts(trace, rows, scores, resolved)
     picked = _pick_all(trace, rows, scores, counts, resolved)
-    notes = list(_notes(trace, spec, resolved, b, rows))
+    readout = None
+    if spec.readout is not None and b < trace.n:
+        readout = spec.readout(trace, picked["mask"], b, resolved)
+    notes = list(_notes(trace, spec, resolved, b, rows, int(picked["budgets"].sum())))
+    notes += [] if readout is None else readout.notes
     return Selection(
         method=method,
         label=label_of(spec, resolved),
@@ -135,6 +144,7 @@ def select(trace: Trace, method: str, budget: float | int, **options: Any) -> Se
         scope=ALLOCATORS[resolved["allocation"]].scope,
         notes=notes,
         seconds=time.perf_counter() - started,
+        readout=readout,
         **picked,
     )
 
@@ -144,10 +154,11 @@ def _context_counts(trace: Trace, rows: list[LayerAccount], scores: list[Scores]
     candidates = [
         Candidates(
             torch.nan_to_num(s.values[:, a.sinks :], nan=float("-inf")),
-            None if s.first is None else s.first[:, a.sinks :],
+            _first(a, s),
             a.budget,
             s.weight,
             trace.n - a.rows + a.sinks,
+            a.recent + a.sinks,
         )
         for a, s in zip(rows, scores)
     ]
@@ -159,7 +170,6 @@ def _pick_all(trace, rows, scores, counts, options) -> dict[str, Any]:
     stage = torch.zeros(layers, hkv, n, dtype=torch.int8)
     cutoff = torch.full((layers, hkv), float("nan"))
     protected = torch.zeros(layers, hkv, n, dtype=torch.bool)
-    values, raws, firsts = [], [], []
     two_stage = scores[0].second is not None
     ranks = _ranks(trace, rows, scores)
     for index, (a, s, count) in enumerate(zip(rows, scores, counts)):
@@ -175,7 +185,7 @@ def _pick_all(trace, rows, scores, counts, options) -> dict[str, Any]:
             passed = ranks[index] < k1
             kept = rank(deciding, passed) < k
         elif s.first is not None:
-            passed = s.first[:, a.sinks :].cpu()
+            passed = _first(a, s).cpu()
             kept = ranks[index] < k
         else:
             passed, kept = None, ranks[index] < k
@@ -186,21 +196,15 @@ def _pick_all(trace, rows, scores, counts, options) -> dict[str, Any]:
         by_score = kept if passed is None else kept & ~passed
         worst = deciding.masked_fill(~by_score, float("inf")).amin(-1) if hi > lo else cutoff[index]
         cutoff[index] = torch.where(torch.isinf(worst), torch.nan, worst)
-        values.append(_widen(s.second if two_stage else s.values, n, lo, hi, a.sinks))
-        raw = s.raw if s.raw is not None else s.values
-        raws.append(_widen(raw, n, lo, hi, a.sinks))
-        firsts.append(_widen(s.values, n, lo, hi, a.sinks))
     stage.masked_fill_(protected, 3)
     mask = stage > 0
     return {
         "mask": list(mask),
-        "scores": values,
-        "scores_raw": raws,
+        **_wide_scores(trace, rows, scores),
         "budgets": mask.sum(-1),
         "protected": protected,
         "stage": stage,
         "cutoff": cutoff,
-        "first_scores": firsts if two_stage else None,
     }
 
 
@@ -210,28 +214,54 @@ def stage_counts(counts: torch.Tensor, share: float) -> torch.Tensor:
     return torch.tensor([math.floor(exact * count) for count in counts.tolist()], dtype=torch.int64)
 
 
+def _first(account: LayerAccount, scores: Scores) -> torch.Tensor | None:
+    """The candidates that go before all others at this budget, bool [Hkv, C]; None where there are none."""
+    first = scores.goes_first(account.budget)
+    return None if first is None else first[:, account.sinks :]
+
+
 def _ranks(trace: Trace, rows: list[LayerAccount], scores: list[Scores]) -> list[torch.Tensor]:
     """Place of every candidate in its head, by the first-stage score; kept for the next budget."""
-    key = ("ranks", id(scores), tuple(a.sinks for a in rows))
+    capped = tuple(a.budget for a in rows) if scores[0].turn is not None else ()
+    key = ("ranks", id(scores), tuple(a.sinks for a in rows), capped)
     if key not in trace.memo:
         trace.memo[key] = [
             rank(
                 torch.nan_to_num(s.values[:, a.sinks :], nan=float("-inf")),
-                s.first[:, a.sinks :] if s.first is not None and s.second is None else None,
+                _first(a, s) if s.second is None else None,
             )
             for a, s in zip(rows, scores)
         ]
     return trace.memo[key]
 
 
-def _widen(scores: torch.Tensor, n: int, lo: int, hi: int, sinks: int) -> torch.Tensor:
+def _wide_scores(trace: Trace, rows: list[LayerAccount], scores: list[Scores]) -> dict[str, Any]:
+    """Scores over all n tokens, as a selection shows them; shared by all budgets with the same context."""
+    key = ("wide", id(scores), tuple(a.sinks for a in rows))
+    if key not in trace.memo:
+        wide = [[], [], []]
+        for a, s in zip(rows, scores):
+            decides = s.values if s.second is None else s.second
+            for out, part in zip(wide, (decides, s.values if s.raw is None else s.raw, s.values)):
+                out.append(_widen(part, trace.n, a))
+        two_stage = scores[0].second is not None
+        trace.memo[key] = {
+            "scores": wide[0],
+            "scores_raw": wide[1],
+            "first_scores": wide[2] if two_stage else None,
+        }
+    return trace.memo[key]
+
+
+def _widen(scores: torch.Tensor, n: int, a: LayerAccount) -> torch.Tensor:
     """Context scores to all n tokens, NaN where there is none: float32 [Hkv, n]."""
     out = torch.full((scores.shape[0], n), float("nan"))
-    out[:, lo:hi] = scores[:, sinks:].float().cpu()
+    begin = n - a.rows
+    out[:, begin + a.sinks : begin + a.context] = scores[:, a.sinks :].float().cpu()
     return out
 
 
-def _notes(trace: Trace, spec: Method, options, b: int, rows: list[LayerAccount]):
+def _notes(trace: Trace, spec: Method, options, b: int, rows: list[LayerAccount], kept: int):
     if b == trace.n:
         yield f"{spec.label} kept everything at this budget: nothing was evicted."
     window = options.get("window")
@@ -241,6 +271,14 @@ def _notes(trace: Trace, spec: Method, options, b: int, rows: list[LayerAccount]
         yield (
             f"Of the window's {min(window, trace.n)} tokens the last {rows[0].recent} are protected: "
             "more would leave too little of this budget."
+        )
+    heads = len(rows) * trace.model.n_kv_heads
+    if not ALLOCATORS[options["allocation"]].exact:
+        total = trace.model.n_kv_heads * sum(a.entries for a in rows)
+        yield (
+            f"Heads are kept whole or reduced to {rows[0].sinks} sinks and {rows[0].recent} recent tokens, so "
+            f"{kept:,} of the {total:,} entries that the budget allows are kept ({kept / heads:,.1f} per KV "
+            f"head instead of {total / heads:,.1f})."
         )
     short = [i for i, a in enumerate(rows) if a.rows < trace.n]
     if short:

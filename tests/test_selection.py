@@ -276,7 +276,7 @@ def made_of(p, values, w_o):
     model = SimpleNamespace(n_layers=1, n_query_heads=1, n_kv_heads=1, layer=lambda i: layer)
     n = len(p)
     return SimpleNamespace(
-        model=model, n=n, memo={}, extras={}, rows=lambda i: n, visible=lambda i, rows: rows,
+        model=model, n=n, memo={}, extras={}, contiguous=True, rows=lambda i: n, visible=lambda i, rows: rows,
         keys=[torch.zeros(1, n, 2)], values=[torch.tensor([values], dtype=torch.float32)],
         window_attention=lambda i, w: torch.tensor(p, dtype=torch.float32)[None, None],
     )  # fmt: skip

@@ -48,6 +48,20 @@ class Scores:
         return self.first & (self.turn < budget)
 
 
+class Readout:
+    """What a method adds to the attention output of its kept entries (IndexMem's memory).
+
+    bytes  storage of its state; notes  sentences for a person.
+    """
+
+    bytes: int = 0
+    notes: list[str]
+
+    def read(self, index: int, query: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+        """float32 [Hq, T, d] to add for rotated queries [Hq, T, d] at true positions [T] of one layer."""
+        raise NotImplementedError
+
+
 @dataclass(frozen=True)
 class Method:
     """One row of the registry.
@@ -77,7 +91,20 @@ class Method:
     artefact: str | None = None  # name of the calibrated file it needs
     decodes: bool = False  # may evict while generating
     compare_with: str | None = None  # its attention-only base, for "share of heads improved"
-    protect: Callable[[int, Options], int] | None = None  # recent tokens protected, given b
+    # Recent tokens protected, given b; or (recent tokens, sinks) where the sinks depend on b as well.
+    protect: Callable[[int, Options], int | tuple[int, int]] | None = None
+    # (model, options, b) -> entries per KV head that something else than entries takes from the budget
+    charge: Callable[[Any, Options, int], int] | None = None
+    # (trace, kept masks, b, options) -> what is added to the kept entries' attention output, or None
+    readout: Callable[[Any, list[torch.Tensor], int, Options], Readout | None] | None = None
+
+    def available(self, model) -> str:
+        """Why this method cannot run on `model`: one sentence, "" where it can."""
+        if self.artefact is None:
+            return ""
+        from kvviz import artefacts
+
+        return artefacts.missing(model, self.artefact, self.label)
 
     def needs_with(self, options: Options) -> frozenset[str]:
         """What the trace must carry for these options."""
@@ -207,6 +234,12 @@ class LayerView:
     def extra(self, need: str):
         """What the trace observed for this layer under the name `need`."""
         return self._trace.extra(need, self.index)
+
+    def artefact(self, name: str) -> dict[str, torch.Tensor]:
+        """The calibrated tensors called `name` of this model; NeedError says how to make them."""
+        from kvviz import artefacts
+
+        return artefacts.load(self.model, name).tensors
 
     def queries(self, window: int) -> torch.Tensor:
         """Last min(window, n) rotated queries, [Hq, W, d] in the model's dtype."""
