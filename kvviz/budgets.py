@@ -9,7 +9,8 @@ exact: shares become integers by largest remainder, and no head gets more than i
     global         entries of all layers compete; scores of a layer may be divided by their sum first (LaProx)
     entropy        layers in proportion to a claim that the method states (CAKE), heads alike
     entropy_heads  the same, then heads of the layer compete (LAVa)
-    calibrated     layers in proportion to `layer_weights`, measured beforehand (CompressKV), heads alike
+    calibrated     layers by errors measured beforehand, with a floor and a cap (CompressKV), heads alike
+    whole_heads    a head keeps its whole context or none of it, best heads first (DuoAttention)
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ class Candidates:
     budget  context entries a KV head may keep on average in this layer (at most C).
     weight  the layer's claim, for the entropy allocators.
     start   true position of the first entry: above 0 behind sinks and in a sliding layer.
+    protected  rows each head keeps by rule on top of `budget`.
     """
 
     scores: torch.Tensor
@@ -43,6 +45,7 @@ class Candidates:
     budget: int
     weight: float | None = None
     start: int = 0
+    protected: int = 0
 
     @property
     def heads(self) -> int:
@@ -244,24 +247,85 @@ def entropy_heads(layers: Sequence[Candidates], options: Options) -> list[torch.
     return [_share_heads(c, total, options) for c, total in zip(layers, totals)]
 
 
+CALIBRATED_FLOOR = 32  # entries a layer keeps at least, as far as the budget goes that far
+CALIBRATED_CAP = 3  # times the average budget that a layer keeps at most
+
+
 def calibrated(layers: Sequence[Candidates], options: Options) -> list[torch.Tensor]:
+    """CompressKV: floor + share of the rest in proportion to a layer's error, clipped, then repaired.
+
+    B_l = clip(round(e_l * (sum B - sum floor)) + floor, floor, 3 B), floor = min(32, B), protected rows
+    counted in. A deficit goes one entry at a time to the layers below their cap in descending order of
+    e, a surplus is taken from those above their floor in ascending order, until the total is exact. All
+    heads of a layer get the same number, so that a method with one ranking keeps one set. e comes from
+    the option `layer_weights`, else from the method's own claims.
+    """
     weights = options["layer_weights"]
+    claims = [c.weight for c in layers]
+    if weights is None and layers and None not in claims:
+        weights = claims
     if weights is None or len(weights) != len(layers):
         raise InputError(
             f"The calibrated allocation needs layer_weights: one number for each of the {len(layers)} layers "
             "(`python -m kvviz calibrate compresskv` measures them)."
         )
-    return _spread(layers, by_layer(layers, weights))
+    whole = [c.budget + c.protected for c in layers]
+    floors = [max(c.protected, min(CALIBRATED_FLOOR, b)) for c, b in zip(layers, whole)]
+    caps = [min(c.context + c.protected, CALIBRATED_CAP * b) for c, b in zip(layers, whole)]
+    shares = layer_budgets(weights, sum(whole), floors, caps)
+    return [torch.full((c.heads,), s - c.protected, dtype=torch.int64) for c, s in zip(layers, shares)]
+
+
+def layer_budgets(
+    weights: Sequence[float], total: int, floors: Sequence[int], caps: Sequence[int]
+) -> list[int]:
+    """CompressKV's rule on plain numbers: integers in [floor, cap] that sum to `total`."""
+    scale = sum(weights)
+    shares = [w / scale if scale > 0 else 1 / len(weights) for w in weights]
+    spare = total - sum(floors)
+    out = [min(cap, max(low, round(e * spare) + low)) for e, low, cap in zip(shares, floors, caps)]
+    order = sorted(range(len(out)), key=lambda i: (-shares[i], i))
+    left = total - sum(out)
+    step = 1 if left > 0 else -1
+    order = order if left > 0 else order[::-1]
+    while left:
+        for i in order:
+            if left and (out[i] < caps[i] if step > 0 else out[i] > floors[i]):
+                out[i] += step
+                left -= step
+    return out
+
+
+def whole_heads(layers: Sequence[Candidates], options: Options) -> list[torch.Tensor]:
+    """DuoAttention: heads in the order of their score keep their whole context as long as it fits.
+
+    The total is as near to the budget as whole heads come from below.
+    """
+    left = sum(c.heads * c.budget for c in layers)
+    counts = [torch.zeros(c.heads, dtype=torch.int64) for c in layers]
+    ranked = [
+        (-float(c.scores[h, 0]), h, index)
+        for index, c in enumerate(layers)
+        for h in range(c.heads)
+        if c.context
+    ]
+    for _, head, index in sorted(ranked):
+        if layers[index].context <= left:
+            counts[index][head] = layers[index].context
+            left -= layers[index].context
+    return counts
 
 
 @dataclass(frozen=True)
 class Allocator:
-    """scope says what an entry competes with: "head", "layer" or "all"."""
+    """scope says what an entry competes with: "head", "layer" or "all". Where a total is not `exact`, it
+    is the nearest one from below."""
 
     id: str
     label: str
     scope: str
     share: Callable[[Sequence[Candidates], Options], list[torch.Tensor]]
+    exact: bool = True
 
 
 ALLOCATORS: dict[str, Allocator] = {
@@ -274,6 +338,7 @@ ALLOCATORS: dict[str, Allocator] = {
         Allocator("entropy", "entropy", "head", entropy),
         Allocator("entropy_heads", "entropy and heads", "layer", entropy_heads),
         Allocator("calibrated", "calibrated", "head", calibrated),
+        Allocator("whole_heads", "whole heads", "all", whole_heads, exact=False),
     )
 }
 
@@ -282,10 +347,12 @@ def allocate(name: str, layers: Sequence[Candidates], options: Options) -> list[
     """Context entries per head, list over layers of int64 [Hkv]; totals are exact."""
     if name not in ALLOCATORS:
         raise InputError(f"There is no allocation {name!r}. Choose from: {', '.join(ALLOCATORS)}.")
-    counts = ALLOCATORS[name].share(layers, options)
+    allocator = ALLOCATORS[name]
+    counts = allocator.share(layers, options)
     wanted = sum(c.heads * c.budget for c in layers)
     got = sum(int(c.sum()) for c in counts)
-    assert got == wanted, f"{name} shared out {got} entries of {wanted}"
+    right = got == wanted if allocator.exact else got <= wanted
+    assert right, f"{name} shared out {got} entries of {wanted}"
     return counts
 
 

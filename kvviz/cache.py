@@ -7,7 +7,8 @@ remembers the true positions of its rows. The whole cache is a view of the trace
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -40,13 +41,15 @@ class Blocks:
 class PromptCache:
     """The prompt's kept entries of all variants of one wave.
 
-    layers  list over layers of the Blocks that together hold every variant once.
-    bytes   storage allocated for each variant, slack and indices included.
+    layers    list over layers of the Blocks that together hold every variant once.
+    bytes     storage allocated for each variant, slack, indices and readout state included.
+    readouts  {variant: what its method adds to the attention output}, mostly empty.
     """
 
     layers: list[list[Blocks]]
     bytes: list[int]
     n: int
+    readouts: dict[int, Any] = field(default_factory=dict)
 
 
 def build_cache(trace: Trace, selections: Sequence[Selection | None]) -> PromptCache:
@@ -66,7 +69,10 @@ def build_cache(trace: Trace, selections: Sequence[Selection | None]) -> PromptC
         layers.append(blocks)
     if whole:
         bytes_[0] = trace.bytes
-    return PromptCache(layers, bytes_, trace.n)
+    readouts = {i: s.readout for i, s in enumerate(selections) if s is not None and s.readout is not None}
+    for i, readout in readouts.items():
+        bytes_[i] += readout.bytes
+    return PromptCache(layers, bytes_, trace.n, readouts)
 
 
 def _whole(trace: Trace, index: int) -> Blocks:

@@ -100,6 +100,8 @@ class Wave:
         begin = torch.tensor(self.tail_from, device=query.device) if any(self.tail_from) else None
         tail = tail_attention(query, keys[:, :, :end], values[:, :, :end], layer, begin)
         out, _ = kernels.merge_attention([prompt, tail], layer.sinks)
+        for variant, readout in self.cache.readouts.items():
+            out[variant] += readout.read(index, query[variant], self._positions[variant])
         return out.to(query.dtype)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -99,7 +100,8 @@ class _LayerProbe:
         rows = query.unflatten(0, (hkv, -1)).flatten(1, 2) * layer.scaling  # [Hkv, g * T, d]
         on_prompt = rows @ self.keys.transpose(1, 2)  # [Hkv, g * T, n]
         on_tail = rows @ tail_keys.transpose(1, 2)
-        position = torch.arange(n + s - t, n + s, device=query.device).repeat(self.group)[:, None]
+        self.positions = torch.arange(n + s - t, n + s, device=query.device)  # of the T queries
+        position = self.positions.repeat(self.group)[:, None]
         tail_position = torch.arange(n, n + s, device=query.device)
         on_tail = on_tail.masked_fill(tail_position > position, float("-inf"))
         if layer.window is not None:
@@ -136,9 +138,14 @@ class _LayerProbe:
 
 
 def output_errors(
-    trace: Trace, probes: Probes, masks: Sequence[Sequence[torch.Tensor]]
+    trace: Trace,
+    probes: Probes,
+    masks: Sequence[Sequence[torch.Tensor]],
+    readouts: Sequence[Any] | None = None,
 ) -> Iterable[tuple[int, list[OutputError]]]:
     """The errors of several kept sets (each a list over layers of bool [Hkv, n]), layer by layer.
+
+    readouts  one a kept set, or None: what the method adds to the kept entries' output.
 
     Yields (layers done, errors so far) after each layer, so that a long run can show progress and stop;
     the last item holds the complete result.
@@ -157,9 +164,12 @@ def output_errors(
         full = probe.heads(probe.full) @ probe.w_o  # [Hq, T, D]
         full_l2, full_l1 = full.norm(dim=-1), full.abs().sum(-1)
         full_layer = full.sum(0).norm(dim=-1)
-        for result, mask in zip(results, masks):
+        for result, mask, readout in zip(results, masks, readouts or [None] * len(masks)):
             kept = probe.kept(mask[index].to(probe.keys.device))
-            change = probe.heads(kept - probe.full) @ probe.w_o
+            change = probe.heads(kept - probe.full)
+            if readout is not None:
+                change = change + readout.read(index, probes.queries[index], probe.positions)
+            change = change @ probe.w_o
             result.l2[index] = _ratio(change.norm(dim=-1), full_l2)
             result.l1[index] = _ratio(change.abs().sum(-1), full_l1)
             result.layer[index] = _ratio(change.sum(0).norm(dim=-1), full_layer)

@@ -388,7 +388,8 @@ class _Run:
         if "output_error" not in self.plan.measures or self.probes is None:
             return
         masks = [v.selection.mask for v in self.variants]
-        for done, partial in output_errors(self.trace, self.probes, masks):
+        readouts = [v.selection.readout for v in self.variants]
+        for done, partial in output_errors(self.trace, self.probes, masks, readouts):
             self._alive()
             errors = partial
             if done % 5 == 0:
@@ -424,7 +425,8 @@ class _Run:
         if not stops:
             return
         chosen = [select(self.trace, p.name, stop, **p.used) for stop in stops]
-        for _, partial in output_errors(self.trace, self.probes, [s.mask for s in chosen]):
+        readouts = [s.readout for s in chosen]
+        for _, partial in output_errors(self.trace, self.probes, [s.mask for s in chosen], readouts):
             self._alive()
             errors = partial
         flat = (len(stops), -1, self.n)

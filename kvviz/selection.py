@@ -276,9 +276,9 @@ def _notes(trace: Trace, spec: Method, options, b: int, rows: list[LayerAccount]
     if not ALLOCATORS[options["allocation"]].exact:
         total = trace.model.n_kv_heads * sum(a.entries for a in rows)
         yield (
-            f"Heads are kept whole or reduced to {rows[0].sinks} sinks and {rows[0].recent} recent tokens, so "
-            f"{kept:,} of the {total:,} entries that the budget allows are kept ({kept / heads:,.1f} per KV "
-            f"head instead of {total / heads:,.1f})."
+            f"Heads are kept whole or reduced to {rows[0].sinks} sinks and {rows[0].recent} recent tokens: "
+            f"{kept:,} of the {total:,} entries that the budget allows are kept ({kept / heads:,.1f} "
+            f"a KV head instead of {total / heads:,.1f})."
         )
     short = [i for i, a in enumerate(rows) if a.rows < trace.n]
     if short:

@@ -92,6 +92,8 @@ class Selection:
     cutoff     float32 [L, Hkv]: the lowest score that was still kept by score, NaN where none was.
     scope      what an entry competed with: "head", "layer" or "all".
     first_scores   for two-stage methods the scores of stage 1 (float32 [Hkv, n] a layer), else None.
+    readout    what the method adds to the kept entries' attention output (`kvviz.methods.base.Readout`),
+               None for all methods that only evict.
     """
 
     method: str
@@ -110,6 +112,7 @@ class Selection:
     notes: list[str] = field(default_factory=list)
     first_scores: list[torch.Tensor] | None = None
     seconds: float = 0.0
+    readout: Any = None
 
 
 @dataclass

@@ -242,12 +242,19 @@ class Model:
     def weights_hash(self) -> str:
         """Hex digest that tells two sets of weights apart: names, shapes, dtypes and up to 65,536
         evenly spaced values of each weight."""
+        return self.weights_hash_as(None)
+
+    def weights_hash_as(self, dtype: torch.dtype | None) -> str:
+        """`weights_hash` as it would be had the same weights been loaded in another dtype."""
         digest = hashlib.sha256()
         for name, weight in self.hf.state_dict().items():
             flat = weight.detach().reshape(-1)
             step = max(1, flat.numel() // _HASH_SAMPLES)
-            digest.update(f"{name} {tuple(weight.shape)} {weight.dtype} ".encode())
-            digest.update(flat[::step].contiguous().cpu().view(torch.uint8).numpy().tobytes())
+            flat = flat[::step]
+            if dtype is not None and flat.is_floating_point():
+                flat = flat.to(dtype)
+            digest.update(f"{name} {tuple(weight.shape)} {flat.dtype} ".encode())
+            digest.update(flat.contiguous().cpu().view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
 
