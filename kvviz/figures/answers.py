@@ -130,7 +130,7 @@ def answer_cards(
 
 
 def _card(c: Comparison, side: str, method: str, k, expected: str | None, grey: bool) -> Card:
-    label = c.labels.get(method, method)
+    label = text.label(c, method)
     v = shown_variant(c, method, k)
     budget_line = text.budget_triple(c, method, k)
     if v is None:
@@ -182,7 +182,7 @@ def all_answers_table(c: Comparison, expected: str | None = None) -> AnswersTabl
     answers = [c.full, *answers]
     return AnswersTable(
         method=[v.method for v in answers],
-        label=[v.label for v in answers],
+        label=[v.label if v is c.full else text.label(c, v.method) for v in answers],
         budget=[v.budget for v in answers],
         share=[1.0 if v is c.full else c.share(v.budget) for v in answers],
         verdict=[verdict(v.text, expected) for v in answers],
@@ -223,7 +223,7 @@ def kl_strip_table(c: Comparison, method: str, k: float | int) -> KlStripTable:
     v = c.variant(method, k)
     kl = np.zeros(0, np.float32) if v is None or v.kl is None else np.asarray(v.kl, np.float32)
     different = None if v is None else first_difference(v, c.full)
-    return KlStripTable(c.labels.get(method, method), k, list(c.full.tokens), kl, different)
+    return KlStripTable(text.label(c, method), k, list(c.full.tokens), kl, different)
 
 
 def kl_strip_figure(table: KlStripTable, step: int | None = None) -> go.Figure:

@@ -144,8 +144,8 @@ def effect_table(c: Comparison, a: str, b: str | None, k: float | int) -> Effect
         variant = c.variant(method, k)
         layers[side] = None if variant is None else variant.layer_error
     return EffectTable(
-        label_a=c.labels.get(a, a),
-        label_b=None if b is None else c.labels.get(b, b),
+        label_a=text.label(c, a),
+        label_b=None if b is None else text.label(c, b),
         budget_name=text.budget_name(c, k),
         group=c.model.group,
         a=None if message else errors["A"],

@@ -16,7 +16,7 @@ from kvviz.comparison import Comparison, mean_kl
 from kvviz.figures import text
 from kvviz.figures.answers import first_difference, verdict
 from kvviz.figures.base import span_names
-from kvviz.figures.entries import head_counts, jaccard, kept, packed
+from kvviz.figures.entries import head_counts, jaccard, kept, packed, window_starts
 from kvviz.figures.marks import group_holders, groups
 from kvviz.types import QUESTION_AWARE, Variant
 
@@ -59,7 +59,7 @@ def notices(c: Comparison, methods: Sequence[str], k: float | int) -> list[str]:
     """Limits reached at this budget, one sentence each."""
     said = []
     for method in methods:
-        label = _label(c, method)
+        label = text.label(c, method)
         counts, full = head_counts(c, method, k), head_counts(c, "full", 1.0)
         if counts is None:
             continue
@@ -68,8 +68,10 @@ def notices(c: Comparison, methods: Sequence[str], k: float | int) -> list[str]:
             continue
         mask, protected = kept(c, method, k), c.protected(method, k)
         start, end = c.prompt.document_span
-        of_document = mask[:, :, start : min(end, c.n)]
-        empty = int((~of_document.any(axis=-1)).sum()) if of_document.shape[-1] else 0
+        end = min(end, c.n)
+        # A sliding window that has left the whole document behind is not this method's doing.
+        reach = mask[window_starts(c) < end][:, :, start:end]
+        empty = int((~reach.any(axis=-1)).sum()) if start < end else 0
         if empty:
             heads = "1 head" if empty == 1 else f"{text.count(empty)} heads"
             said.append(f"In {heads} {label} kept no entry of the document.")
@@ -77,10 +79,6 @@ def notices(c: Comparison, methods: Sequence[str], k: float | int) -> list[str]:
             name = text.budget_name(c, k)
             said.append(f"At {name}, {label} can keep only its protected tokens.")
     return said
-
-
-def _label(c: Comparison, method: str) -> str:
-    return c.labels.get(method, method)
 
 
 def _decoding(settings: Mapping[str, Any]) -> str:
@@ -119,11 +117,11 @@ def _full_misses(c, methods, variants: list[Variant | None], k, expected: str) -
         return f"{said} Answers at {text.budget_name(c, k)} are not decoded yet."
     means = [mean_kl(v.kl, c.prompt.protocol) for v in variants]
     if all(m is not None for m in means):
-        values = [f"{_label(c, m)} {text.kl_number(x)}" for m, x in zip(methods, means)]
+        values = [f"{text.label(c, m)} {text.kl_number(x)}" for m, x in zip(methods, means)]
         said += f" Compare the change instead: KL {', '.join(values)} nats/token."
     lucky = [m for m, v in zip(methods, variants) if verdict(v.text, expected) == "right"]
     if lucky:
-        names = span_names([_label(c, m) for m in lucky])
+        names = span_names([text.label(c, m) for m in lucky])
         verb = "contains" if len(lucky) == 1 else "contain"
         said += f" {names} {verb} it although the full cache does not: treat as chance."
     return said
@@ -132,7 +130,7 @@ def _full_misses(c, methods, variants: list[Variant | None], k, expected: str) -
 def _against_expected(c, methods, variants: list[Variant], k, expected: str) -> str:
     name, quoted = text.budget_name(c, k), _quoted(expected)
     has = [verdict(v.text, expected) == "right" for v in variants]
-    labels = [_label(c, m) for m in methods]
+    labels = [text.label(c, m) for m in methods]
     if all(has):
         smallest = [f"{label} {_smallest(c, method, expected)}" for label, method in zip(labels, methods)]
         who = "both answers contain" if len(methods) == 2 else f"{labels[0]}'s answer contains"
@@ -156,9 +154,9 @@ def _smallest(c: Comparison, method: str, expected: str) -> str:
 def _against_full(c: Comparison, v: Variant) -> str:
     at = first_difference(v, c.full)
     if at is None:
-        return f"{v.label} gives the full cache's answer token for token"
+        return f"{text.label(c, v.method)} gives the full cache's answer token for token"
     own, full = _token(v.tokens, at), _token(c.full.tokens, at)
-    return f"{v.label} first differs at token {at} ({own} instead of {full})"
+    return f"{text.label(c, v.method)} first differs at token {at} ({own} instead of {full})"
 
 
 def _token(tokens: list[str], at: int) -> str:
@@ -176,9 +174,9 @@ def _marks(c: Comparison, methods: list[str], k, expected: str | None) -> str:
     names = [m.name for m in marks]
     what = f"all of {names[0]}" if len(names) == 1 else f"at least one of {', '.join(names)}"
     first, *rest = held
-    said = f"{_label(c, methods[0])} holds {what} in {text.count(first.count)} of "
+    said = f"{text.label(c, methods[0])} holds {what} in {text.count(first.count)} of "
     said += f"{text.count(first.total)} KV heads"
-    said += "".join(f", {_label(c, m)} in {text.count(h.count)}" for m, h in zip(methods[1:], rest))
+    said += "".join(f", {text.label(c, m)} in {text.count(h.count)}" for m, h in zip(methods[1:], rest))
     return f"{said}.{_held_and_answered(c, methods, held, k, expected)}"
 
 
@@ -198,7 +196,7 @@ def _held_and_answered(c, methods, held, k, expected: str | None) -> str:
         elif has and h.count == 0:
             sentence = "No head holds all of it; other tokens may carry the answer."
         if sentence:
-            said.setdefault(sentence, []).append(_label(c, method))
+            said.setdefault(sentence, []).append(text.label(c, method))
     parts = []
     for sentence, labels in said.items():
         # The sentences name no method: say whose they are unless they hold for all shown.
@@ -241,7 +239,7 @@ def _places(c: Comparison, methods: list[str], k, places: Mapping[str, Any] | No
     total = len(here[methods[0]])
     number = _NUMBERS[total] if total < len(_NUMBERS) else str(total)
     listed = ", ".join(
-        f"{_label(c, m)} {sum(h)}" + (f" of {total}" if m == methods[0] else "") for m, h in here.items()
+        f"{text.label(c, m)} {sum(h)}" + (f" of {total}" if m == methods[0] else "") for m, h in here.items()
     )
     said = f"{places.get('what', 'Answer')} at {number} places: {listed}."
     said += " Too few to rank methods."
@@ -251,7 +249,7 @@ def _places(c: Comparison, methods: list[str], k, places: Mapping[str, Any] | No
         if larger:
             share, fewer = min(larger)
             said += (
-                f" {_label(c, method)} finds {n} at {text.budget_name(c, k)} and fewer ({fewer}) "
+                f" {text.label(c, method)} finds {n} at {text.budget_name(c, k)} and fewer ({fewer}) "
                 f"at {text.budget_share(share)}: single answers are noisy."
             )
     return said

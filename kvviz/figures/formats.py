@@ -103,6 +103,18 @@ def seconds(x: float | None) -> str:
     return f"{whole} s" if whole < 100 else f"{whole // 60} min {whole % 60} s"
 
 
+def label(c: Comparison, method: str) -> str:
+    """What a method is called in sentences: its label, with its options where two share a label."""
+    labels = c.labels
+    if method not in labels:
+        return method
+    own = labels[method]
+    if sum(other == own for other in labels.values()) == 1:
+        return own
+    options = method.partition(":")[2]
+    return f"{own} ({options})" if options else own
+
+
 def budget_share(x: float) -> str:
     """A budget given as a share: "1%" where it is a whole percent, else as any share."""
     percent = 100 * x

@@ -99,7 +99,7 @@ def heads_table(
     share = kept / np.maximum(widths[None] - gone.astype(np.int64), 1)
     code = codes.cell_codes(share, widths[None], kept, ruled, gone, missing, b.size > 1)
     return HeadsTable(
-        label=c.labels.get(method, method),
+        label=text.label(c, method),
         budget_name=text.budget_name(c, k),
         layer=layer,
         bins=b,
@@ -189,7 +189,7 @@ def per_layer_table(c: Comparison, method: str, k: float | int) -> PerLayerTable
         raise InputError(not_stored(c, method, k, "The kept tokens were not stored"))
     possible = head_counts(c, "full", 1.0)[:, 0]
     return PerLayerTable(
-        label=c.labels.get(method, method),
+        label=text.label(c, method),
         budget_name=text.budget_name(c, k),
         mean=counts.mean(axis=1),
         fewest=counts.min(axis=1),

@@ -174,7 +174,7 @@ def kept_table(
     code = codes.cell_codes(shares, entries[None], kept, ruled, gone, missing, rule == "mean" and b.size > 1)
     return KeptTable(
         method=method,
-        label=c.labels.get(method, method),
+        label=text.label(c, method),
         budget=k,
         budget_name=text.budget_name(c, k),
         budget_words=text.budget_triple(c, method, k),

@@ -1,7 +1,7 @@
 """While the answer was written: what each cut of decode-time eviction dropped.
 
-An eviction record is {"step": generated step, "dropped": counts [L] or [L][Hkv]} and may name the
-tokens: "tokens", for each layer a list of dropped token positions (over all its heads).
+An eviction record is {"step": generated tokens so far, "dropped": counts [L][Hkv], "tokens": the
+positions dropped in each layer, by any of its heads}.
 """
 
 from __future__ import annotations
@@ -60,14 +60,14 @@ def steps_table(c: Comparison, method: str, k: float | int) -> StepsTable:
     """The cuts of a decoded variant; InputError where the run evicted nothing while generating."""
     variant = c.variant(method, k)
     if variant is None or not variant.evictions:
-        label = c.labels.get(method, method)
+        label = text.label(c, method)
         raise InputError(f"{label} evicted nothing while generating at {text.budget_name(c, k)}.")
     records = sorted(variant.evictions, key=lambda r: r["step"])
     counts = [np.asarray(r["dropped"], dtype=np.int64) for r in records]
     per_layer = [x.sum(axis=-1) if x.ndim == 2 else x for x in counts]
     tokens = [r.get("tokens") for r in records]
     return StepsTable(
-        label=variant.label,
+        label=text.label(c, method),
         budget_name=text.budget_name(c, k),
         steps=np.array([r["step"] for r in records], dtype=np.int64),
         dropped=np.stack(per_layer, axis=1),

@@ -110,7 +110,7 @@ def sweep_table(
             continue
         values = _measure(c, measure, a, method, tok, expected)
         series.append(_series(c, measure, method, a, b, values))
-    title = MEASURES[measure].format(a=c.labels.get(a, a), mark=named)
+    title = MEASURES[measure].format(a=text.label(c, a), mark=named)
     return SweepTable(measure, title, series, message)
 
 
@@ -175,7 +175,7 @@ def _series(c: Comparison, measure: str, method: str, a: str, b: str | None, val
     found = [values(s) for s in ordered]
     return Series(
         method=method,
-        label=c.labels.get(method, method),
+        label=text.label(c, method),
         role="a" if method == a else "b" if method == b else "muted",
         share=ordered,
         value=[v for v, _, _ in found],

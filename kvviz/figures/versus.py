@@ -152,8 +152,8 @@ def versus_table(
     code = cell_classes(only_a, only_b, both, entries[None] - beyond, cut.size > 1)
     code[beyond == entries[None]] = OUTSIDE
     return VersusTable(
-        label_a=c.labels.get(a, a),
-        label_b=c.labels.get(b, b),
+        label_a=text.label(c, a),
+        label_b=text.label(c, b),
         budget_name=text.budget_name(c, k),
         bins=cut,
         n_heads=heads,

@@ -121,9 +121,9 @@ def why_card(
     chosen = start + int(first[:, :, start:end].sum(axis=(0, 1)).argmin())
     held = {m: (int(x[:, :, chosen].sum()), x[:, :, chosen].size) for m, x in masks.items()}
     pieces = [
-        f"{c.labels.get(m, m)} kept it in {count} of {total} KV heads"
+        f"{text.label(c, m)} kept it in {count} of {total} KV heads"
         if index == 0
-        else f"{c.labels.get(m, m)} in {count}"
+        else f"{text.label(c, m)} in {count}"
         for index, (m, (count, total)) in enumerate(held.items())
     ]
     return WhyCard(
@@ -180,7 +180,7 @@ def _column(
     here, half, said = _smallest(c, method, token, layer, head)
     return MethodColumn(
         method=method,
-        label=c.labels.get(method, method),
+        label=text.label(c, method),
         state=state,
         state_words=STATES[state],
         score=value,

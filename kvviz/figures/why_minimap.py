@@ -59,9 +59,9 @@ def why_minimap_table(
     else:
         of_b = need_kept(c, b, k)[:, :, token]
         code = np.select([of_a & of_b, of_a, of_b], [1, 2, 3], 0).astype(np.uint8)
-    label_b = None if b is None else c.labels.get(b, b)
+    label_b = None if b is None else text.label(c, b)
     name = text.plain(c.prompt.tokens[token])
-    return MinimapTable(token, name, c.labels.get(a, a), label_b, code, layer, head)
+    return MinimapTable(token, name, text.label(c, a), label_b, code, layer, head)
 
 
 def why_minimap_figure(table: MinimapTable) -> go.Figure:

@@ -100,10 +100,10 @@ def axis_choices(c: Comparison, k: float | int) -> list[tuple[str, str]]:
     for method in c.methods:
         if scores_of(c, method, k) is None:
             continue
-        choices.append((method, f"score of {c.labels[method]}"))
+        choices.append((method, f"score of {text.label(c, method)}"))
         variant = c.variant(method, k)
         if variant and variant.selection and variant.selection.first_scores is not None:
-            choices.append((method + FIRST, f"stage 1 score of {c.labels[method]}"))
+            choices.append((method + FIRST, f"stage 1 score of {text.label(c, method)}"))
     return choices
 
 
@@ -159,8 +159,8 @@ def why_table(
         missing=int(c.n - len(token) - (0 if sinks else min(SINKS, c.n))),
         tokens=c.prompt.tokens,
         marks=list(c.marks),
-        label_a=c.labels.get(a, a),
-        label_b=None if b is None else c.labels.get(b, b),
+        label_a=text.label(c, a),
+        label_b=None if b is None else text.label(c, b),
         budget_name=text.budget_name(c, k),
         without_sinks=not sinks,
         ranked=ranks,
@@ -185,7 +185,7 @@ def _axis(c: Comparison, name: str, layer: int, head: int, k) -> tuple[np.ndarra
         known = ", ".join(choice for choice, _ in axis_choices(c, k))
         raise InputError(f"This run holds no values called {name!r}. Choose one of: {known}.")
     stage = "stage 1 score" if first else "score"
-    title = f"{stage} of {c.labels.get(method, method)}"
+    title = f"{stage} of {text.label(c, method)}"
     return np.asarray(scores[layer][head], dtype=np.float64), title
 
 
@@ -208,7 +208,7 @@ def _cutoffs(c: Comparison, name: str, layer: int, head: int, k) -> list[tuple[f
     if scores is None or not any(math.isclose(s, c.share(k)) for s in stored_shares(c, method)):
         return []
     mask = layer_kept(c, method, k, layer)
-    label = c.labels.get(method, method)
+    label = text.label(c, method)
     values = np.asarray(scores[layer][head])
     chosen = mask[head] & np.isfinite(values)
     variant = c.variant(method, k)

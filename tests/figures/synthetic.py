@@ -163,6 +163,7 @@ def _select(method, budget, share, scores, firsts, visible, prompt) -> Selection
     recent = min(WINDOW, max(1, entries // 2)) if entries < n else min(WINDOW, n)
     protected = np.zeros(raw.shape, bool)
     protected[:, :, n - recent :] = True
+    protected &= visible[:, None, :]
     ranked = np.where(protected | np.isnan(raw), -np.inf, raw)
     if method in POSITIONAL:
         ranked = np.where(np.isfinite(ranked), np.arange(n, dtype=np.float32), -np.inf)
@@ -170,7 +171,7 @@ def _select(method, budget, share, scores, firsts, visible, prompt) -> Selection
     mask = protected.copy()
     stage = np.where(protected, 3, 0).astype(np.int8)
     for layer in range(L):
-        room = min(entries, int(visible[layer].sum())) - recent
+        room = min(entries, int(visible[layer].sum())) - int(protected[layer, 0].sum())
         pools = [range(Hkv)] if method in UNEVEN else [[h] for h in range(Hkv)]
         for heads in pools:
             flat = ranked[layer, list(heads)].ravel()

@@ -34,7 +34,8 @@ def every_figure(c, a="snapkv", b="dropkv", k=0.2):
     for measure in sweep.MEASURES:
         yield sweep.sweep_figure(sweep.sweep_table(c, measure, a, b), k)
     yield answers.kl_strip_figure(answers.kl_strip_table(c, a, k))
-    if c.variant(a, k).evictions:
+    variant = c.variant(a, k)
+    if variant is not None and variant.evictions:
         yield steps.steps_figure(steps.steps_table(c, a, k))
 
 

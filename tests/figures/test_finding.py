@@ -248,3 +248,9 @@ def test_partial_runs():
     c = dataclasses.replace(c, variants=kept, stops=(), kept_bits={}, protected_bits={})
     assert finding(c, "snapkv", "dropkv", 0.1) == ["Answers at 10% are not decoded yet."]
     assert np.isfinite(c.share(0.1))
+
+
+def test_layers_that_slid_past_the_document_lost_nothing_to_a_method():
+    c = synthetic_comparison(n=300, windows=(6,) + (None,) * 5, budgets=(0.5,))
+    assert not c.variant("snapkv", 0.5).selection.mask[0][:, : c.prompt.document_span[1]].any()
+    assert notices(c, ["snapkv"], 0.5) == []

@@ -107,3 +107,13 @@ def test_names_of_budgets():
     assert text.budget_name(c, 1) == "1 token"
     assert text.budget_name(c, 1.0) == "100%"
     assert text.place(7, 1, 412) == "layer 7, KV head 1, token 412"
+
+
+def test_two_variations_of_one_method_are_told_apart():
+    c = synthetic_comparison()
+    for v in c.variants:
+        if v.method == "dropkv":
+            v.method, v.label = "snapkv:window=16", "SnapKV"
+    assert text.label(c, "snapkv:window=16") == "SnapKV (window=16)"
+    assert text.label(c, "snapkv") == "SnapKV"
+    assert text.label(c, "streaming_llm") == "StreamingLLM"
