@@ -148,6 +148,8 @@ def python_lines(c: Comparison) -> str:
         arguments.append(f"temperature={s['temperature']!r}")
         arguments.append(f"top_p={s.get('top_p', 1.0)!r}")
         arguments.append(f"seed={s.get('seed', 0)!r}")
+    if s.get("evict_every"):
+        arguments.append(f"evict_every={s['evict_every']!r}")
     if c.lenses:
         arguments.append("lenses=True")
     joined = "".join(f"    {argument},\n" for argument in arguments)
