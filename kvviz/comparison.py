@@ -258,7 +258,7 @@ def _pack(c: Comparison) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     def shared(rows) -> str:
         key = tuple(id(row) for row in rows)
         if key not in seen:
-            seen[key] = f"scores_{len(seen)}"
+            seen[key] = f"selection_scores_{len(seen)}"  # "scores_0" is a table's
             arrays[seen[key]] = _stack(rows)
         return seen[key]
 
