@@ -274,7 +274,7 @@ def effect_scatter_figure(table: EffectTable) -> go.Figure:
     first, last = math.floor(low), math.ceil(high)
     decades = [d for d in range(first, last + 1) if d > rail + 0.15]
     ticks = [rail, *decades] if (np.concatenate([a, b]) == 0).any() else decades
-    words = [text.relative_error(10.0**d) if d != rail else "0" for d in ticks]
+    words = [f"{100 * 10.0**d:g}%" if d != rail else "0" for d in ticks]
     dots = {
         "type": "scatter",
         "mode": "markers",

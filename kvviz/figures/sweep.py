@@ -28,7 +28,7 @@ MEASURES = {
     "output_error": "output error, median head, % (band: quartiles)",
     "mark_held": "{mark} held, % of KV heads",
     "overlap": "entries shared with {a}, %",
-    "bytes": "cache, MB",
+    "bytes": "cache, MB (filled: as allocated, ticks: by count of entries)",
     "expected": "expected answer in the text",
 }
 PLOT_HEIGHT, LABEL_HEIGHT = 270, 13  # pixels, about what the page gives this figure

@@ -166,6 +166,8 @@ def _mark_letters(table: WhyTable, x: np.ndarray, y: np.ndarray) -> list[dict[st
     for mark in table.marks:
         at = np.flatnonzero((table.token >= mark.start) & (table.token < mark.end))
         if len(at):
+            names = [""] * len(at)  # one name a mark, at its highest dot
+            names[int(y[at].argmax())] = text.visible(mark.name)
             traces.append(
                 {
                     "type": "scatter",
@@ -173,7 +175,7 @@ def _mark_letters(table: WhyTable, x: np.ndarray, y: np.ndarray) -> list[dict[st
                     "x": x[at].astype(np.float32),
                     "y": y[at].astype(np.float32),
                     "customdata": table.token[at],
-                    "text": [text.visible(mark.name)] * len(at),
+                    "text": names,
                     "textposition": "top center",
                     "textfont": {"color": role("mark")},
                     "marker": {
