@@ -14,6 +14,7 @@ from tiny import FAMILIES, make_model
 from kvviz.cache import build_cache
 from kvviz.decode import Answer, Sampling, Wave, feed_same, generate
 from kvviz.errors import Cancelled
+from kvviz.run import compare
 from kvviz.selection import select
 from kvviz.trace import prefill
 
@@ -230,3 +231,45 @@ def test_a_stop_is_seen_within_a_step(traces):
                 cancel.set()
     assert len(answers[0].token_ids) == 5
     assert answers[0].finished == ""
+
+
+# -- on the embedded model ----------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["critical_adakv", "laprox"])
+def test_the_embedded_model_with_masked_keys(smollm, method):
+    """300 tokens of text, a tenth kept, 12 greedy tokens: the plain model with a mask a layer and head."""
+    document = " ".join(f"Entry {i}: the keeper noted {i * 37 % 101} casks of oil." for i in range(40))
+    ids = smollm.tokenizer(document, return_tensors="pt").input_ids[0, :300]
+    prompt = replace(prompt_of(smollm, 300), input_ids=ids)
+    trace = prefill(smollm, prompt, methods=[method])
+    selection = select(trace, method, 0.1)
+    wave = Wave(smollm, build_cache(trace, [selection]), 12)
+    logits, tokens = [trace.last_logits[None]], []
+    for _ in range(12):
+        tokens.append(logits[-1].argmax(-1))
+        logits.append(wave.feed(tokens[-1][:, None])[:, 0])
+    before = smollm.hf.config._attn_implementation
+    try:
+        smollm.hf.config._attn_implementation = "kvviz_test_masked"
+        whole = torch.cat([ids, *tokens])[None]
+        wanted = masked_logits(smollm.hf, whole, 300, masks_of([selection]))[0, 299:]
+    finally:
+        smollm.hf.config._attn_implementation = before
+    got = torch.cat(logits)
+    torch.testing.assert_close(got, wanted, atol=5e-3, rtol=1e-3)
+    assert torch.equal(got.argmax(-1), wanted.argmax(-1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("suffix", [0, 20], ids=["aware", "agnostic"])
+def test_the_embedded_model_with_a_full_budget_is_generate(smollm, suffix):
+    prompt = prompt_of(smollm, 200, suffix)
+    ids = prompt.input_ids[None]
+    out = smollm.hf.generate(
+        ids, attention_mask=torch.ones_like(ids), max_new_tokens=16, do_sample=False, repetition_penalty=1.0
+    )
+    result = compare(smollm, prompt, ["criticalkv", "laprox"], [1.0], 16, measures=())
+    for variant in (result.full, *result.variants):
+        assert variant.token_ids == out[0, ids.shape[1] :].tolist()
