@@ -11,8 +11,9 @@ from collections.abc import Callable
 from contextvars import ContextVar
 
 import torch
-from transformers import AttentionInterface
+from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import sdpa_mask
 
 from kvviz.models import Model
 
@@ -31,7 +32,13 @@ def _attention(module, query, key, value, attention_mask, **kwargs):
     return attend(module.layer_idx, query, key, value).transpose(1, 2).contiguous(), None
 
 
+def _mask(*args, **kwargs):
+    """Our attention needs no mask; a plain forward in another thread gets the one it would have had."""
+    return sdpa_mask(*args, **kwargs) if _ATTEND.get() is None else None
+
+
 AttentionInterface.register(_NAME, _attention)
+AttentionMaskInterface.register(_NAME, _mask)
 
 
 @torch.no_grad()
