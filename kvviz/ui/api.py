@@ -10,7 +10,7 @@ from typing import Any
 from kvviz.ui import work
 
 
-def compare_endpoint(engine: Any) -> Callable[..., dict]:
+def compare_endpoint(engine: Any, check: Callable[[work.Request], None]) -> Callable[..., dict]:
     """`/compare`: run methods on a document and give the answers and the whole comparison."""
 
     def compare(
@@ -49,6 +49,7 @@ def compare_endpoint(engine: Any) -> Callable[..., dict]:
                 budgets=[100 * float(b) for b in budgets], expected=expected, model=model,
                 protocol=protocol, max_new_tokens=max_new_tokens, seed=seed, dtype="auto",
             )  # fmt: skip
+            check(ask)
         except (KvvizError, TypeError, ValueError) as error:
             return {"error": str(error)}
         for status in work.stream(engine, ask, threading.Event()):

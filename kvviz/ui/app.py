@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import tempfile
@@ -12,11 +13,12 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before gradio: it 
 
 import gradio as gr
 
+from kvviz.errors import KvvizError
 from kvviz.settings import settings
 from kvviz.ui import assets, fields
 from kvviz.ui.api import compare_endpoint
 from kvviz.ui.desk import Desk
-from kvviz.ui.runs import RunStore
+from kvviz.ui.runs import RunStore, stored_runs
 from kvviz.ui.views import answer, boot
 from kvviz.ui.work import Engine
 
@@ -75,8 +77,10 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
         form.saved.upload(desk.open_saved, [form.saved], [bus], **VIEW)
         form.upload.upload(desk.read_document, [form.upload], [form.document, bus], **VIEW)
         fields.wire_examples(form, VIEW)
+        for changed in (form.document.blur, form.methods.change, form.budgets.change):
+            changed(desk.estimate, form.sized, [bus], trigger_mode="always_last", **VIEW)
         demo.unload(desk.leave)
-        gr.api(compare_endpoint(engine), api_name="compare", concurrency_id="model",
+        gr.api(compare_endpoint(engine, desk.check), api_name="compare", concurrency_id="model",
                concurrency_limit=1)  # fmt: skip
     demo.queue(max_size=settings().queue_size, default_concurrency_limit=8)
     return demo
@@ -103,6 +107,22 @@ def launch_options() -> dict[str, Any]:
 _META = '<meta name="description" content="What does a language model forget when its cache is cut?">'
 
 
+def warm(store: RunStore) -> None:
+    """Load the first stored run in the background, so that the first visitor does not wait."""
+    import threading
+
+    first = next(iter(stored_runs()), None)
+    if first is not None:
+        threading.Thread(target=_load, args=(store, first), daemon=True).start()
+
+
+def _load(store: RunStore, run_id: str) -> None:
+    with contextlib.suppress(KvvizError):  # a broken file is named when a visitor opens it
+        store.get(run_id)
+
+
 def launch(**options: Any) -> Any:
     """Build and serve the page; `options` win over the defaults."""
-    return build_app().launch(**{**launch_options(), **options})
+    store = RunStore()
+    warm(store)
+    return build_app(store=store).launch(**{**launch_options(), **options})

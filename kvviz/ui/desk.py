@@ -12,7 +12,7 @@ from typing import Any
 
 import gradio as gr
 
-from kvviz.comparison import load_comparison
+from kvviz.comparison import Comparison, load_comparison
 from kvviz.errors import KvvizError
 from kvviz.ui import work
 from kvviz.ui.runs import Run, RunStore
@@ -31,6 +31,7 @@ class Desk:
     def __init__(self, engine: Any, store: RunStore, limits: Any):
         self.engine, self.store, self.limits = engine, store, limits
         self._cancels: dict[str, threading.Event] = {}
+        self.reference: Comparison | None = None  # whose times the next estimate scales
 
     def run(self, request: gr.Request, *values: Any) -> Iterator[str]:
         """Run what the fields say; yields statuses, the last one names the finished run."""
@@ -38,7 +39,7 @@ class Desk:
 
         try:
             ask = work.request(**dict(zip(NAMES, values)))
-            self._check(ask)
+            self.check(ask)
         except (KvvizError, ValueError) as error:
             yield told(state="failed", message=_sentence(error))
             return
@@ -60,6 +61,21 @@ class Desk:
     def failed(self) -> str:
         """What the page is told when a handler itself broke, or the queue was full."""
         return told(state="failed", message="The run could not be started. Try again in a moment.")
+
+    def estimate(self, document: str, methods: list, budgets: Any, new_tokens: float) -> str:
+        """About how long Run will take, scaled from the last run or a stored one."""
+        try:
+            answers = len(methods) * len(work.budgets(budgets))
+        except KvvizError:
+            return told(state="estimate", seconds=None)
+        if not (document or "").strip() or not answers or self.reference is None:
+            return told(state="estimate", seconds=None)
+        return told(
+            state="estimate",
+            seconds=expected_seconds(
+                self.reference, len(document), len(methods), answers, int(new_tokens or 1)
+            ),
+        )
 
     def stop(self, request: gr.Request) -> None:
         """Stop this visitor's run; it ends within a step."""
@@ -116,6 +132,8 @@ class Desk:
             yield told(**status, plan=plan)
 
     def _keep(self, result: Any, ask: work.Request, owner: str, into: Run | None) -> Run:
+        if result.seconds:
+            self.reference = result
         if into is None:
             return self.store.add(result, "own", "Your run", owner, ask=ask)
         have = {v.key for v in into.comparison.variants}
@@ -194,7 +212,7 @@ class Desk:
             options=options if isinstance(options, dict) else {},
         )
 
-    def _check(self, ask: work.Request) -> None:
+    def check(self, ask: work.Request) -> None:
         """Limits of this server, each with what to change."""
         limits = self.limits
         variants = len(ask.methods) * len(ask.budgets)
@@ -218,3 +236,17 @@ class Desk:
 
 def _sentence(error: Exception) -> str:
     return str(error) if isinstance(error, KvvizError) else "A field holds something unreadable."
+
+
+def expected_seconds(
+    c: Comparison, characters: int, methods: int, answers: int, new_tokens: int
+) -> float:
+    """Time of a run from the times of another on the same machine."""
+    longer = characters / max(1, len(c.prompt.document))
+    more_methods = methods / max(1, len(c.methods))
+    more_answers = (answers + 1) / (len(c.variants) + 1)
+    written = max((len(v.token_ids) for v in [c.full, *c.variants]), default=1)
+    steps = new_tokens / max(1, written)
+    scale = {"read": longer, "decode": more_answers * steps}
+    scale |= dict.fromkeys(("score", "errors", "lenses"), longer * more_methods)
+    return sum(seconds * scale.get(stage, 1.0) for stage, seconds in c.seconds.items())

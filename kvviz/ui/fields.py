@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,9 @@ class Form:
     run: gr.Button
     stop: gr.Button
     examples: list[tuple[gr.Button, Any]]
+    methods: gr.CheckboxGroup
+    budgets: gr.Dropdown
+    sized: list[Any]  # the fields that decide how long a run takes
 
 
 def build(engine: Any) -> Form:
@@ -66,6 +70,7 @@ def build(engine: Any) -> Form:
                 multiselect=True, allow_custom_value=True, elem_id="kv-budgets-field",
                 label="Budgets (share of the cache kept; any from 1% to 100%)",
             )  # fmt: skip
+            _about(engine.methods())
             more = _more_settings()
         with gr.Column(scale=3, min_width=240):
             gr.HTML("<h3>3 · Run</h3>", elem_classes="kv-step")
@@ -78,7 +83,8 @@ def build(engine: Any) -> Form:
                 elem_id="kv-open-saved",
             )  # fmt: skip
     inputs = [document, question, expected, protocol, methods, budgets, *more]
-    return Form(inputs, document, question, expected, protocol, upload, saved, run, stop, examples)
+    return Form(inputs, document, question, expected, protocol, upload, saved, run, stop, examples,
+                methods, budgets, [document, methods, budgets, more[2]])  # fmt: skip
 
 
 def _methods(engine: Any) -> gr.CheckboxGroup:
@@ -89,6 +95,21 @@ def _methods(engine: Any) -> gr.CheckboxGroup:
         [(spec.label, spec.id) for spec in specs], value=chosen, label="Methods",
         elem_id="kv-methods-field",
     )  # fmt: skip
+
+
+def _about(specs: list[Any]) -> None:
+    """What each method does, in its own words."""
+    with gr.Accordion("What the methods do", open=False, elem_id="kv-about"):
+        rows = "".join(
+            f"<dt>{html.escape(spec.label)}{' (reconstructed)' if _made(spec) else ''}</dt>"
+            f"<dd>{html.escape(spec.idea)}</dd>"
+            for spec in specs
+        )
+        gr.HTML(f"<dl>{rows}</dl>", elem_classes="kv-about")
+
+
+def _made(spec: Any) -> bool:
+    return bool(getattr(spec, "reconstructed", ""))
 
 
 def _more_settings() -> list[Any]:

@@ -17,9 +17,14 @@ LARGE = 2000  # tokens above which a table download is limited to the rows aroun
 
 
 def packed(values: np.ndarray) -> dict[str, str]:
-    """Whole numbers as the page's `typed` reads them."""
-    array = np.ascontiguousarray(values, dtype=np.int32)
-    return {"dtype": "i4", "bdata": base64.b64encode(array.tobytes()).decode()}
+    """Whole numbers as the page's `typed` reads them, in the smallest type that holds them."""
+    values = np.asarray(values)
+    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    kinds = ("u1", "u2", "i4") if low >= 0 else ("i1", "i2", "i4")
+    fits = (k for k in kinds if np.iinfo(k).min <= low and high <= np.iinfo(k).max)
+    kind = next(fits, "i4")
+    array = np.ascontiguousarray(values, dtype=f"<{kind}")
+    return {"dtype": kind, "bdata": base64.b64encode(array.tobytes()).decode()}
 
 
 def given(table: Any, figure: Any, args: dict[str, Any], around: int | None = None) -> dict:

@@ -98,6 +98,7 @@ def meta(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, 
         "date": str(c.settings.get("date") or c.settings.get("created") or "")[:10],
         "notes": [*c.notes, *c.prompt.notes],
         "opening": _opening(c),
+        "range": _range(c),
         "seconds": c.seconds,
         "places": c.settings.get("places"),
         "experiment": c.settings.get("experiment"),
@@ -127,9 +128,19 @@ def _opening(c: Comparison) -> dict[str, Any]:
     return opening(c)
 
 
+def _range(c: Comparison) -> list[int] | None:
+    """Tokens the maps open on where the text is too long to see whole, else None."""
+    from kvviz.figures.kept import opening_range
+
+    start, end = opening_range(c)
+    return None if (start, end) == (0, c.n) else [start, end]
+
+
 @view("text")
 def text(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, Any]:
     """The document and where each token lies in it; asked once a run."""
+    from kvviz.ui.figure_views import packed
+
     c = run.comparison
     n, prompt = c.n, c.prompt
     start, end = prompt.document_span
@@ -143,8 +154,8 @@ def text(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, 
     return {
         "text": prompt.document,
         "first": int(start),
-        "starts": offsets[inside, 0].tolist(),
-        "ends": offsets[inside, 1].tolist(),
+        "steps": packed(np.diff(offsets[inside, 0], prepend=0)),
+        "lengths": packed(offsets[inside, 1] - offsets[inside, 0]),
         "index": np.flatnonzero(inside).tolist() if inside.sum() != end - start else None,
         "outside": outside,
         "question": list(prompt.question_span),

@@ -6,6 +6,8 @@ heard at once. Errors of a user end as one sentence in the last status; nothing 
 
 from __future__ import annotations
 
+import contextvars
+import os
 import queue
 import re
 import threading
@@ -95,11 +97,39 @@ def request(**fields: Any) -> Request:
     )
 
 
+def on_gpu(fn: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
+    """Ask for a GPU around `fn` where one is lent by the call; elsewhere `fn` itself."""
+    if os.environ.get("SPACES_ZERO_GPU", "").lower() not in ("1", "t", "true"):
+        return fn
+    import spaces
+
+    return spaces.GPU(duration=90)(fn)
+
+
+_MODELS: dict[tuple[str, str], Any] = {}  # of the process: a lent GPU works in a fork that sees them
+
+
+@on_gpu
+def _compare(key: tuple[str, str], ask: Request, options: dict, cancel: Any) -> Iterator[Any]:
+    import kvviz
+
+    model = _MODELS[key]
+    prompt = kvviz.build_prompt(
+        model, document=ask.document, question=ask.question, system=ask.system,
+        protocol=ask.protocol,
+    )  # fmt: skip
+    yield from kvviz.compare_stream(
+        model, prompt, methods=ask.methods, budgets=ask.budgets,
+        max_new_tokens=ask.max_new_tokens, measures=("kl", "output_error"), options=options,
+        expected=ask.expected, seed=ask.seed, cancel=cancel, lenses=True,
+    )  # fmt: skip
+
+
 class Engine:
     """The real engine, imported when it is first needed: the page opens without torch."""
 
     def __init__(self, keep: int = 1):
-        self._models: dict[tuple[str, str], Any] = {}
+        self._models = _MODELS
         self._keep, self._lock = keep, threading.Lock()
 
     def methods(self) -> list[Any]:
@@ -133,18 +163,9 @@ class Engine:
         progress: Callable[[str, float | None], None],
     ) -> Iterator[Any]:
         """Events of one comparison; the last one carries the result."""
-        import kvviz
-
-        model = self.model(ask, progress)
+        self.model(ask, progress)
         if cancel.is_set():
             raise Cancelled("Stopped.")
-        prompt = kvviz.build_prompt(
-            model,
-            document=ask.document,
-            question=ask.question,
-            system=ask.system,
-            protocol=ask.protocol,
-        )
         specs = {spec.id: spec for spec in self.methods()}
         options = {
             m: {"window": ask.window}
@@ -153,19 +174,9 @@ class Engine:
         }
         for method, given in ask.options.items():
             options.setdefault(method, {}).update(given)
-        yield from kvviz.compare_stream(
-            model,
-            prompt,
-            methods=ask.methods,
-            budgets=ask.budgets,
-            max_new_tokens=ask.max_new_tokens,
-            measures=("kl", "output_error"),
-            options=options,
-            expected=ask.expected,
-            seed=ask.seed,
-            cancel=cancel,
-            lenses=True,
-        )
+        # An event cannot follow into the process of a lent GPU; closing the stream ends that one.
+        lent = os.environ.get("SPACES_ZERO_GPU")
+        yield from _compare((ask.model, ask.dtype), ask, options, None if lent else cancel)
 
     def experiment(
         self, ask: Request, comparison: Any, variant: Any, edits: list[Any], same_size: bool,
@@ -223,7 +234,9 @@ def stream(
             text = _no_memory(ask) if full else "The run failed inside kvviz; the log says where."
             events.put({"state": "failed", "message": text})
 
-    thread = threading.Thread(target=work, daemon=True, name="kvviz-run")
+    thread = threading.Thread(
+        target=contextvars.copy_context().run, args=(work,), daemon=True, name="kvviz-run"
+    )  # the context says whose run it is
     thread.start()
     try:
         while True:

@@ -74,3 +74,22 @@ def test_reading_documents(desk, tmp_path):
     path.write_bytes(bytes(range(256)) * 4)
     _, status = desk.read_document(str(path))
     assert json.loads(status)["message"]
+
+
+def test_an_estimate_scales_the_last_run(desk, comparison):
+    assert json.loads(desk.estimate("text", ["snapkv"], "50", 8))["seconds"] is None
+    comparison.seconds = {"read": 2.0, "score": 1.0, "decode": 4.0}
+    desk.reference = comparison
+    short = json.loads(desk.estimate("x" * 1000, ["snapkv"], "50", 8))["seconds"]
+    long = json.loads(desk.estimate("x" * 4000, ["snapkv"], "50", 8))["seconds"]
+    assert 0 < short < long
+    assert json.loads(desk.estimate("x", ["snapkv"], "junk", 8))["seconds"] is None
+
+
+def test_a_stored_run_is_never_changed_by_a_visitor(desk):
+    event = SimpleNamespace(_data={"run": "stored-example", "budget": 0.15})
+    before = len(desk.store.get("stored-example").comparison.variants)
+    last = [json.loads(s) for s in desk.decode_more(event, WHO)][-1]
+    assert last["run"] != "stored-example"
+    assert len(desk.store.get("stored-example").comparison.variants) == before
+    assert len(desk.store.get(last["run"]).comparison.variants) > before

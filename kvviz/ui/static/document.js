@@ -40,6 +40,14 @@ function buildDocument() {
 async function loadText() {
   const d = await ask('text');
   if (d.error) { put(docBox, d.error); return; }
+  const steps = typed(d.steps), lengths = typed(d.lengths);  // starts as differences: a third of the bytes
+  d.starts = new Int32Array(steps.length);
+  d.ends = new Int32Array(steps.length);
+  for (let i = 0, at = 0; i < steps.length; i += 1) {
+    at += steps[i];
+    d.starts[i] = at;
+    d.ends[i] = at + lengths[i];
+  }
   const place = new Map();
   if (d.index) d.index.forEach((t, i) => place.set(t, i));
   d.at = t => d.index ? (place.has(t) ? place.get(t) : -1)

@@ -53,11 +53,15 @@ function showSource() {
   options.length > 1 ? pick : null);
 }
 
-function openSetup() {
-  const setup = document.getElementById('kv-setup');
-  const toggle = setup?.querySelector('button');
+const sleep = ms => new Promise(done => { setTimeout(done, ms); });
+
+// Opens the fields. Right after the page has loaded they may not be there yet, so it tries again.
+async function openSetup() {
   const field = () => document.querySelector('#kv-document-field textarea');
-  if (!field()?.offsetParent) toggle?.click();
-  setup?.scrollIntoView({block: 'start', behavior: calm() ? 'auto' : 'smooth'});
-  setTimeout(() => field()?.focus({preventScroll: true}), 150);
+  for (let tries = 0; tries < 20 && !field()?.offsetParent; tries += 1) {
+    document.querySelector('#kv-setup > button, #kv-setup button.label-wrap')?.click();
+    await sleep(400);
+  }
+  document.getElementById('kv-setup')?.scrollIntoView({block: 'start', behavior: calm() ? 'auto' : 'smooth'});
+  field()?.focus({preventScroll: true});
 }

@@ -24,8 +24,14 @@ function busyButtons(busy) {
 document.addEventListener('kv:status', event => {
   let status = null;
   try { status = JSON.parse(event.detail || 'null'); } catch (error) { return; }
-  if (status && status.state) showStatus(status);
+  if (status?.state === 'estimate') showEstimate(status.seconds);
+  else if (status && status.state) showStatus(status);
 });
+
+function showEstimate(seconds) {
+  if (runState.state === 'running') return;
+  put(runBox, seconds ? h('p', {class: 'kv-guide'}, `This run should take about ${fmt.seconds(Math.max(1, seconds))}.`) : '');
+}
 
 function progressLine(s) {
   const left = s.seconds_left ? `, about ${fmt.seconds(s.seconds_left)} left` : '';
