@@ -46,6 +46,9 @@ def _parser() -> argparse.ArgumentParser:
     bench.add_argument("--tokens", type=int, default=4000, help="prompt length (peers)")
     bench.add_argument("--dtype", default="float32", help="(peers)")
     bench.set_defaults(run=_bench)
+    _calibrate_parser(
+        commands.add_parser("calibrate", help="measure or train what a method needs for a model")
+    )
     serve = commands.add_parser("serve", help="open the browser app")
     serve.add_argument("--port", type=int, default=7860)
     serve.add_argument("--host", default="127.0.0.1")
@@ -94,6 +97,52 @@ def _compare_parser(parser: argparse.ArgumentParser) -> None:
     add("--save", default=None, metavar="OUT.zip", help="write the whole comparison for the app to open")
     add("--quiet", action="store_true", help="no progress on standard error")
     parser.set_defaults(run=_compare)
+
+
+def _calibrate_parser(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Make the calibrated file that a method needs for a model. Ctrl-C stops it; the same command goes on "
+        "from where it was."
+    )
+    add = parser.add_argument
+    add("method", choices=("compresskv", "indexmem", "duoattention", "qfilters"))
+    add("--model", default="smollm2-135m", help="as for compare (default: %(default)s)")
+    add("--texts", default=None, metavar="DIR", help="a folder of .txt files instead of those that ship")
+    add("--out", default=None, metavar="DIR", help="where the file goes (default: the user's cache folder)")
+    add("--steps", type=int, default=None, metavar="N", help="steps or prompts (default: the method's)")
+    add("--seed", type=int, default=0)
+    add("--dtype", default="float32", choices=("float32", "bfloat16", "float16"))
+    add("--device", default="auto")
+    add("--quiet", action="store_true", help="no progress on standard error")
+    parser.set_defaults(run=_calibrate)
+
+
+def _calibrate(args: argparse.Namespace) -> int:
+    from kvviz.calibrate import calibrate
+    from kvviz.errors import Cancelled
+    from kvviz.models import load_model
+
+    show = _Progress(quiet=args.quiet)
+    model = load_model(args.model, dtype=args.dtype, device=args.device, progress=show.message)
+    with _interruptible() as cancel:
+        try:
+            path = calibrate(
+                args.method,
+                model,
+                args.texts,
+                args.out,
+                args.steps,
+                args.seed,
+                progress=lambda message, fraction: show.message(f"{fraction:4.0%} {message}"),
+                cancel=cancel,
+            )
+        except Cancelled as error:
+            show.end()
+            print(f"kvviz: {error}", file=sys.stderr)
+            return 130
+    show.end()
+    print(path)
+    return 0
 
 
 def split_methods(text: str) -> list[str]:

@@ -41,17 +41,20 @@ AttentionInterface.register(_NAME, _attention)
 AttentionMaskInterface.register(_NAME, _mask)
 
 
-@torch.no_grad()
 def forward(
     model: Model,
     input_ids: torch.Tensor,
     positions: torch.Tensor,
     attend: Attend,
     logits_to_keep: int = 0,
+    gradients: bool = False,
 ) -> torch.Tensor:
-    """Logits [B, T', V] for token ids [B, T] at true positions [B, T]; T' = logits_to_keep, 0 = all T."""
+    """Logits [B, T', V] for token ids [B, T] at true positions [B, T]; T' = logits_to_keep, 0 = all T.
+
+    gradients  let them flow through what `attend` computes (calibration); the weights stay frozen.
+    """
     config = model.hf.config
-    with model.lock:
+    with model.lock, torch.set_grad_enabled(gradients):
         before = config._attn_implementation
         token = _ATTEND.set(attend)
         try:

@@ -117,6 +117,8 @@ def compare_stream(
         evict_every=evict_every,
         selections=tuple(selections),
     )
+    for reason in filter(None, (p.method.available(model) for p in plan.methods)):
+        raise NeedError(reason)
     if evict_every is not None:
         check_rolling(model, [p.name for p in plan.methods], [p.used for p in plan.methods])
     _check_room(model, prompt, max_new_tokens)

@@ -144,7 +144,7 @@ COMMON_OPTIONS: Options = MappingProxyType(
 
 
 def _check(method: Method, options: dict[str, Any]) -> None:
-    for name in ("window", "sinks", "pool", "protect"):
+    for name in ("window", "sinks", "recent", "heads", "pool", "protect"):
         value = options.get(name)
         low = 0 if name in ("sinks", "protect") else 1
         if value is None and name == "protect":

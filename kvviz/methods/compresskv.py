@@ -1,0 +1,52 @@
+"""CompressKV (arXiv 2508.02401, 2606.24467): what the layer's semantic retrieval heads attend to.
+
+    s_j = mean over the chosen heads h of avgpool_5( sum_{i in window} p^h_ij ),   the same for every KV head
+
+Semantic retrieval heads are those whose attention lies on a whole needle sentence at the steps that
+produce its words (`kvviz.calibrate.compresskv`, multiplicity of repeated tokens as in the authors' code);
+each layer uses its `heads` best, 4 by default: of 9 heads that is 44 percent, of the authors' 32 it was
+12.5, so 1 and 2 are worth trying on small models. Window 8, inside the budget. Layer budgets (allocation
+"calibrated"): floor min(32, b), cap 3 b, the rest in proportion to each layer's measured output error
+when only 32 entries a head are kept; totals repaired exactly. Each head reads the keys of its own group.
+Cost: heads W n d.
+"""
+
+import torch
+
+from kvviz.errors import InputError
+from kvviz.methods.base import LayerView, Method, Options, Scores, pool
+
+
+def chosen_heads(scores: torch.Tensor, count: int) -> list[int]:
+    """The `count` heads of a layer with the highest retrieval score [Hq]; ties to the lower head."""
+    if count > len(scores):
+        raise InputError(f"CompressKV: heads is at most {len(scores)} in this model, not {count}.")
+    return scores.sort(descending=True, stable=True).indices[:count].tolist()
+
+
+def score(layer: LayerView, options: Options) -> Scores:
+    learned = layer.artefact("compresskv")
+    heads = chosen_heads(learned["heads"][layer.index], options["heads"])
+    window = min(options["window"], layer.trace.n)
+    rows = layer.attention_mean(options["window"])[heads][:, : layer.context] * window
+    values = pool(rows, options).mean(0)
+    return Scores(
+        values.expand(layer.n_kv_heads, -1),
+        raw=rows.mean(0).expand(layer.n_kv_heads, -1),
+        weight=float(learned["layer_errors"][layer.index]),
+    )
+
+
+METHOD = Method(
+    id="compresskv",
+    label="CompressKV",
+    idea="Keeps what a few retrieval heads, found beforehand, attend to; more where a layer suffers most.",
+    paper="arXiv 2508.02401, 2606.24467",
+    reads="attention of the last W queries in chosen heads",
+    score=score,
+    allocation="calibrated",
+    options={"window": 8, "pool": 5, "pool_kind": "avg", "heads": 4},
+    artefact="compresskv",
+    cost="heads W n d; one calibration a model",
+    compare_with="snapkv",
+)
