@@ -90,13 +90,18 @@ def all_answers(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any
         if row["method"] != "full":
             at = min(range(len(budgets)), key=lambda i: abs(budgets[i] - row["share"]))
             rows[row["method"]][at] = {
-                "start": row["text"],
+                "start": _start(c.variant(row["method"], row["budget"]).text),
                 "verdict": row["verdict"],
                 "kl": f"KL {kl(row['kl'])}" if row["kl"] is not None else "",
                 "text": row["budget_words"],
             }
     methods = [{"id": m, "label": c.labels[m], "cells": rows[m]} for m in c.methods]
     return {"budgets": budgets, "methods": methods}
+
+
+def _start(answer: str, limit: int = 90) -> str:
+    words = " ".join(answer.split())
+    return words if len(words) <= limit else words[: limit - 1] + "…"
 
 
 @view("kl_strip")

@@ -53,6 +53,7 @@ class RunStore:
         self.max_runs, self.max_bytes, self.keep_left_s = max_runs, max_bytes, keep_left_s
         self._runs: OrderedDict[str, Run] = OrderedDict()
         self._lock = threading.Lock()
+        self._reading = threading.Lock()  # two visitors at once read a stored file once
 
     def add(
         self, comparison: Comparison, origin: str, title: str, owner: str = "", **recipe: Any
@@ -91,12 +92,16 @@ class RunStore:
         path = stored_runs().get(run_id)
         if path is None:
             raise InputError(GONE)
-        comparison = load_comparison(path)
-        title = str(comparison.settings.get("title") or path.stem.replace("-", " "))
-        run = Run(run_id, comparison, "stored", title)
-        with self._lock:
-            self._runs[run_id] = run
-            self._trim()
+        with self._reading:
+            with self._lock:
+                if run_id in self._runs:
+                    return self._runs[run_id]
+            comparison = load_comparison(path)
+            title = str(comparison.settings.get("title") or path.stem.replace("-", " "))
+            run = Run(run_id, comparison, "stored", title)
+            with self._lock:
+                self._runs[run_id] = run
+                self._trim()
         return run
 
     def _trim(self) -> None:

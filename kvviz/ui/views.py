@@ -103,7 +103,7 @@ def meta(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, 
         "places": c.settings.get("places"),
         "experiment": c.settings.get("experiment"),
         "evictions": any(v.evictions for v in c.variants),
-        "stored_note": c.settings.get("note") or "",
+        "stored_note": str(c.settings.get("label") or ""),
     }  # fmt: skip
 
 

@@ -55,12 +55,16 @@ function decodeButton() {
 }
 
 addView({id: 'cards', reads: ['run', 'a', 'b', 'budget'], el: cardsBox, async refresh() {
+  const asked = S.sel;
   const reply = await ask('cards');
   if (reply.error) { put(cardsBox, h('p', {}, reply.error)); return; }
   cardsBox.classList.toggle('kv-two', reply.cards.length === 2);
   put(cardsBox, reply.cards.map(card));
   const exact = reply.cards.find(c => c.role === 'a')?.budget_line;  // bytes as allocated, ranges of uneven methods
-  if (exact) put(bar.triple, exact);
+  if (exact) {
+    bar.exact = {key: `${asked.a}@${asked.budget}`, text: exact};
+    showBudget(stepIndex(S.sel.budget));
+  }
   if (!stripBox.hidden) showStrip(strip.role);
 }});
 

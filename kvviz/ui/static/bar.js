@@ -35,7 +35,8 @@ function showBudget(index) {
   const {steps, entries, bytes_n: bytes, bytes_full: full, n} = S.meta, a = S.sel.a;
   const kept = entries[a][index], text = `${fmt.share(steps[index])} kept · ${fmt.count(kept)} tokens per KV head`
     + ` · ${fmt.mb(full - bytes + bytes * kept / n)} of ${fmt.mb(full)} MB`;
-  put(bar.triple, text);
+  const exact = bar.exact?.key === `${a}@${steps[index]}` ? bar.exact.text : text;
+  put(bar.triple, exact);
   bar.slider.setAttribute('aria-valuetext',
     text + (isDecoded(a, steps[index]) ? ', answers decoded' : ', answers not decoded'));
 }

@@ -56,6 +56,7 @@ async function loadText() {
   S.doc = d;
   cutBlocks(d);
   syncBar();
+  document.dispatchEvent(new CustomEvent('kv:text'));
 }
 
 // Blocks end at a token border, so no word is cut in two.

@@ -53,6 +53,12 @@ function keys(plot) {
       choose({tok: [next.start, next.end]}, plot.name);
       event.preventDefault();
       return;
+    } else if ((event.key === 'd' || event.key === 'D') && codes?.reply.by === 'ab') {
+      const line = codes.reply.codes, from = S.sel.tok ? S.sel.tok[1] : 0;
+      const next = [...Array(S.meta.n).keys()].map(i => (from + i) % S.meta.n).find(t => line.charCodeAt(t) - 48 >= 2);
+      if (next !== undefined) choose({tok: [next, next + 1]}, plot.name);
+      event.preventDefault();
+      return;
     } else if (event.key === 'Enter' && here) plot.pick(here);
     else if (event.key === 'Escape') { choose({tok: null, layer: null, head: null}, plot.name); plot.onReset && plot.onReset(); }
     else if ((event.key === '+' || event.key === '-') && plot.onStep) plot.onStep(event.key === '+' ? 0.5 : 2);

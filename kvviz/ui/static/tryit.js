@@ -40,6 +40,7 @@ function buildTry() {
   }
 
   document.addEventListener('kv:sel', show);
+  document.addEventListener('kv:text', show);
   document.addEventListener('kv:run', () => { tryBox.edits = []; show(); showExperiment(); });
   return [h('h3', {class: 'kv-panel-title'}, 'Change what was kept, then decode again'),
     h('p', {class: 'kv-guide'}, 'Only here may a change be called a cause: the same edit is compared with random edits of the same size.'),
