@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import hashlib
 import io
 import json
 import math
@@ -125,6 +126,7 @@ class Comparison:
     def to_json(self, path: str | Path | None = None) -> str:
         """The whole comparison as one strict JSON text (arrays zlib-packed); also written to `path`."""
         manifest, arrays = _pack(self)
+        manifest["same"], arrays = _without_twins(arrays)
         manifest["table"] = [_row(self, v) for v in [self.full, *self.variants]]
         manifest["arrays"] = {name: _array_to_json(a) for name, a in arrays.items()}
         text = json.dumps(_plain(manifest), allow_nan=False, ensure_ascii=False)
@@ -132,9 +134,20 @@ class Comparison:
             Path(path).write_text(text, encoding="utf-8")
         return text
 
-    def save(self, path: str | Path) -> Path:
-        """Write one `.zip` that `load_comparison` and the app open again."""
+    def save(self, path: str | Path, rounded: bool = False) -> Path:
+        """Write one `.zip` that `load_comparison` and the app open again.
+
+        rounded  keep 11 bits (three digits) of scores and lenses, which halves the file; kept sets,
+                 errors and KL stay exact.
+        """
         manifest, arrays = _pack(self)
+        if rounded:
+            arrays = {
+                k: _rounded(a) if k.startswith(("scores_", "selection_scores_", "lenses_")) else a
+                for k, a in arrays.items()
+            }
+            manifest["settings"] = {**manifest["settings"], "rounded": "scores and lenses to 3 digits"}
+        manifest["same"], arrays = _without_twins(arrays)
         path = Path(path)
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
             archive.writestr("manifest.json", json.dumps(_plain(manifest), allow_nan=False))
@@ -160,6 +173,7 @@ def load_comparison(path: str | Path) -> Comparison:
                 f"This comparison was saved by a newer kvviz (format {manifest['format']}; this one "
                 f"reads up to {FORMAT}). Update kvviz to open it."
             )
+        arrays.update({name: arrays[twin] for name, twin in manifest.get("same", {}).items()})
         return _unpack(manifest, arrays)
     except InputError:
         raise
@@ -186,6 +200,28 @@ def _read_json(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
     manifest = json.loads(path.read_text(encoding="utf-8"))
     arrays = {name: _array_from_json(spec) for name, spec in manifest["arrays"].items()}
     return manifest, arrays
+
+
+def _without_twins(arrays: dict[str, np.ndarray]) -> tuple[dict[str, str], dict[str, np.ndarray]]:
+    """Arrays that occur twice are stored once: ({name: name of its twin}, the others).
+
+    Methods share base scores, and the table of scores repeats those of a selection.
+    """
+    seen: dict[tuple, str] = {}
+    same: dict[str, str] = {}
+    for name, array in arrays.items():
+        content = hashlib.sha256(np.ascontiguousarray(array).tobytes()).digest()
+        first = seen.setdefault((content, array.dtype.str, array.shape), name)
+        if first != name:
+            same[name] = first
+    return same, {name: array for name, array in arrays.items() if name not in same}
+
+
+def _rounded(array: np.ndarray) -> np.ndarray:
+    """float32 with the lowest 12 bits of the mantissa rounded away; NaN and infinities stay."""
+    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
+    near = ((bits.astype(np.uint64) + 0x800) & 0xFFFFF000).astype(np.uint32)
+    return np.where(np.isfinite(array), near.view(np.float32), array).astype(np.float32)
 
 
 def _array_to_json(array: np.ndarray) -> dict[str, Any]:

@@ -247,7 +247,7 @@ def _wide_scores(trace: Trace, rows: list[LayerAccount], scores: list[Scores]) -
         two_stage = scores[0].second is not None
         trace.memo[key] = {
             "scores": wide[0],
-            "scores_raw": wide[1],
+            "scores_raw": wide[0] if scores[0].raw is None and not two_stage else wide[1],
             "first_scores": wide[2] if two_stage else None,
         }
     return trace.memo[key]

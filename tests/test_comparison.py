@@ -108,7 +108,17 @@ def test_selections_of_one_method_share_their_scores(result, tmp_path):
         for rows in (v.selection.scores, v.selection.scores_raw, v.selection.first_scores)
         if rows is not None
     ]
-    assert len(stored) == len({tuple(map(id, rows)) for rows in lists})
+    contents = {b"".join(np.asarray(row).tobytes() for row in rows) for rows in lists}
+    assert len(stored) == len(contents) < len({tuple(map(id, rows)) for rows in lists})
+
+
+def test_rounding_keeps_three_digits(result, tmp_path):
+    loaded = load_comparison(result.save(tmp_path / "rounded.zip", rounded=True))
+    for before, after in zip(result.variants, loaded.variants):
+        for mask, same in zip(before.selection.mask, after.selection.mask):
+            assert np.array_equal(np.asarray(mask), np.asarray(same))
+        for score, near in zip(before.selection.scores, after.selection.scores):
+            np.testing.assert_allclose(np.asarray(near), np.asarray(score), rtol=2**-11)
 
 
 def test_nothing_saved_is_a_pickle(result, tmp_path):

@@ -1,0 +1,56 @@
+"""The stored example runs: present, labelled, light, and what the model really says."""
+
+import numpy as np
+import pytest
+
+import kvviz
+from kvviz.evaluate import stored
+from kvviz.evaluate.needles import contains_expected
+from kvviz.ui.runs import STORED
+
+FILES = sorted(STORED.glob("*.zip"))
+
+
+def test_the_page_has_runs_to_open():
+    assert [path.name[0] for path in FILES] == ["1", "2", "3", "4"]
+    assert all(path.stat().st_size < 5_000_000 for path in FILES)
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_each_run_is_labelled(path):
+    c = kvviz.load_comparison(path)
+    assert c.settings["title"] and c.settings["date"] and c.settings["stored"]
+    assert c.model.id == "smollm2-135m" and c.model.dtype == "float32"
+    assert c.kept_bits.keys() == set(c.methods) and set(c.lenses) == {"attention", "effect"}
+
+
+def test_the_first_run_opens_where_methods_disagree():
+    c = kvviz.load_comparison(FILES[0])
+    opening = c.settings["opening"]
+    a, b = (c.variant(opening[side], opening["budget"]) for side in "ab")
+    assert contains_expected(c.full.text, c.expected)
+    assert not contains_expected(a.text, c.expected)
+    assert contains_expected(b.text, c.expected)
+    assert c.settings["experiment"]["sentence"]
+    found = c.settings["places"]["found"]
+    assert set(found) == set(stored.METHODS) and all(len(row) == 5 for row in found["snapkv"].values())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
+def test_recomputing_gives_the_stored_run(path, smollm):
+    old = kvviz.load_comparison(path)
+    prompt = kvviz.build_prompt(
+        smollm, old.prompt.document, old.prompt.question, protocol=old.prompt.protocol
+    )
+    assert prompt.input_ids.tolist() == old.prompt.input_ids.tolist()
+    new = kvviz.compare(
+        smollm, prompt, old.methods, old.settings["budgets"], old.settings["max_new_tokens"], measures=()
+    )
+    assert new.full.text == old.full.text
+    same = [a.text == b.text for a, b in zip(new.variants, old.variants)]
+    # Another machine's float32 sums may flip a near-tie; a whole run of flips would be another model.
+    assert np.mean(same) >= 0.9
+    for a, b in zip(new.variants, old.variants):
+        kept = [np.asarray(x) == np.asarray(y) for x, y in zip(a.selection.mask, b.selection.mask)]
+        assert np.mean(kept) > 0.999

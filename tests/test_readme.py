@@ -1,0 +1,64 @@
+"""The README says what is so: table of methods, front matter, commands."""
+
+import re
+import runpy
+from pathlib import Path
+
+import yaml
+
+ROOT = Path(__file__).resolve().parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+REQUIREMENTS = (ROOT / "requirements.txt").read_text(encoding="utf-8").splitlines()
+
+
+def front_matter() -> dict:
+    return yaml.safe_load(README.split("---\n")[1])
+
+
+def test_table_of_methods_is_the_registrys():
+    with_table = runpy.run_path(str(ROOT / "assets" / "make_readme.py"), run_name="made")["with_table"]
+    assert with_table(README) == README, "run python assets/make_readme.py"
+
+
+def test_front_matter_makes_a_space():
+    front = front_matter()
+    assert front["sdk"] == "gradio"
+    assert (ROOT / front["app_file"]).is_file()
+    import gradio
+
+    assert front["sdk_version"] == gradio.__version__, "the Space should run the tested gradio"
+    assert front["python_version"] >= "3.11"
+
+
+def test_requirements_admit_the_spaces_torch():
+    """ZeroGPU carries torch up to 2.11; the upper bound keeps several GB of a newer build away."""
+    (torch,) = [line for line in REQUIREMENTS if line.startswith("torch")]
+    low, high = re.search(r">=(\d+\.\d+),<(\d+\.\d+)", torch).groups()
+    assert tuple(map(int, low.split("."))) <= (2, 11) < tuple(map(int, high.split(".")))
+
+
+def test_commands_name_files_that_exist():
+    for path in re.findall(r"(?:python|bash|-r) ([\w./-]+\.(?:py|sh|txt))", README):
+        assert (ROOT / path).is_file(), path
+
+
+def test_python_example_uses_public_names():
+    import kvviz
+
+    code = re.search(r"```python\n(.*?)```", README, re.S).group(1)
+    compile(code, "README", "exec")
+    for name in set(re.findall(r"kvviz\.(\w+)", code)):
+        assert hasattr(kvviz, name), name
+
+
+def test_no_registry_host_or_machine_path_in_the_project():
+    hosts = ["pypi" + ".org", "files.python" + "hosted", "registry.npm" + "js", "download.py" + "torch"]
+    machine = ["/" + "work/", "/" + "tmp/venv", "/" + "root/"]
+    for path in ROOT.rglob("*"):
+        if path.suffix not in {".py", ".md", ".txt", ".toml", ".js", ".css", ".sh", ".json", ".yml"}:
+            continue
+        if {".venv", ".git", "__pycache__", ".pytest_cache", ".ruff_cache"} & set(path.parts):
+            continue
+        content = path.read_text(encoding="utf-8", errors="replace")
+        for word in hosts + machine:
+            assert word not in content, f"{path.relative_to(ROOT)} names {word}"
