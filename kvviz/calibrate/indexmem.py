@@ -133,7 +133,7 @@ def run(job: Job) -> tuple[dict[str, torch.Tensor], dict]:
         optimiser.zero_grad()
         kl.sum().backward()
         optimiser.step()
-        losses.append(float(kl.mean()))
+        losses.append(float(kl.detach().mean()))
         if (step + 1) % _EVERY == 0:
             _keep(job, weights, optimiser, step + 1)
         message = f"Step {step + 1} of {job.steps}, KL {losses[-1]:.3f}"

@@ -101,7 +101,9 @@ class Texts:
         fact = FACTS[number % len(FACTS)]
         own = FIRST_SEED + 97 * seed + number
         depth = ((number * 5) % 9 + 0.5) / 9 if depth is None else depth
-        case = needle_text(max(length, MIN_TOKENS), depth, model.tokenizer, number % N_TEXTS, own)
+        # A text of few sentences cannot meet its length: where a sentence takes many tokens it grows.
+        length = max(length, MIN_TOKENS, 16 * len(_encode(model, NEEDLE)))
+        case = needle_text(length, depth, model.tokenizer, number % N_TEXTS, own)
         self.used.add(f"ledgers of this project, texts 0 to {N_TEXTS - 1}, seeds from {FIRST_SEED} up")
         return case.document.replace(NEEDLE, fact[0]), fact
 
