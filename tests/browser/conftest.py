@@ -62,7 +62,7 @@ def served(chromium_path):
 
     from kvviz.ui import runs
 
-    old, engine = runs.STORED, FakeEngine(steps=60, pause=0.05)
+    old, engine = runs.STORED, FakeEngine(steps=40, pause=0.05)
     with tempfile.TemporaryDirectory() as folder:
         comparison = synthetic_comparison(n=300, L=6)
         comparison.settings.update(title="A stored run", date="2026-11-30")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 
-import pytest
 from playwright.sync_api import expect
 
 HOSTILE = (
@@ -54,20 +53,20 @@ def test_first_screen(visit):
     expect(page.locator("#kv-kept-a .kv-plot-box")).to_have_attribute("aria-label", re.compile("layers by"))
 
 
-@pytest.mark.parametrize(
-    "tab, panels",
-    [
-        ("why", ["kv-why", "kv-why-mini"]),
-        ("effect", ["kv-effect-a", "kv-effect-dots", "kv-effect-layers"]),
-        ("sweep", ["kv-sweep"]),
-    ],
-)
-def test_each_tab_draws(visit, tab, panels):
+TABS = {
+    "why": ["kv-why", "kv-why-mini"],
+    "effect": ["kv-effect-a", "kv-effect-dots", "kv-effect-layers"],
+    "sweep": ["kv-sweep"],
+}
+
+
+def test_each_tab_draws(visit):
     page = visit()
-    page.locator(f"#kv-tab-{tab}").click()
-    for panel in panels:
-        drawn(page, panel)
-    assert f"v={tab}" in page.url
+    for tab, panels in TABS.items():
+        page.locator(f"#kv-tab-{tab}").click()
+        for panel in panels:
+            drawn(page, panel)
+        assert f"v={tab}" in page.url
 
 
 def test_a_cell_selects_everywhere(visit):
@@ -143,14 +142,14 @@ def test_table_and_downloads(visit):
         assert download.value.suggested_filename.endswith(ending)
 
 
-@pytest.mark.parametrize("what, ending", [("Whole run", ".zip"), ("Kept masks", ".npz"),
-                                          ("Report", ".html"), ("Python", ".py")])  # fmt: skip
-def test_exports(visit, what, ending):
+def test_exports(visit):
     page = visit()
-    page.locator("#kv-export summary").click()
-    with page.expect_download() as download:
-        page.get_by_role("button", name=re.compile(what)).click()
-    assert download.value.suggested_filename.endswith(ending)
+    kinds = {"Whole run": ".zip", "Kept masks": ".npz", "Report": ".html", "Python": ".py"}
+    for what, ending in kinds.items():
+        page.locator("#kv-export summary").click()
+        with page.expect_download() as download:
+            page.get_by_role("button", name=re.compile(what)).click()
+        assert download.value.suggested_filename.endswith(ending)
 
 
 def test_run_to_answers(visit):
@@ -232,14 +231,16 @@ def test_dark_mode_follows(visit):
     page.wait_for_function(f"{fill} === '#D95F02'")
 
 
-@pytest.mark.parametrize("width", [390, 1024, 2560])
-def test_widths_without_sideways_scroll(visit, width):
-    page = visit(viewport={"width": width, "height": 900})
+def test_widths_without_sideways_scroll(visit):
+    page = visit()
     drawn(page, "kv-kept-a")
-    for tab in ("kept", "why", "effect", "sweep"):
-        page.locator(f"#kv-tab-{tab}").click()
-        page.wait_for_timeout(300)
-        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), tab
+    for width in (390, 1024, 2560):
+        page.set_viewport_size({"width": width, "height": 900})
+        for tab in ("kept", "why", "effect", "sweep", "try"):
+            page.locator(f"#kv-tab-{tab}").click()
+            page.wait_for_timeout(200)
+            fits = page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+            assert fits, (width, tab)
 
 
 def test_two_visitors_do_not_meet(visit, served):
