@@ -40,6 +40,7 @@ def _parser() -> argparse.ArgumentParser:
     methods = commands.add_parser("methods", help="list the methods with their options")
     methods.add_argument("--markdown", action="store_true", help="the README's table")
     methods.set_defaults(run=_methods)
+    _niah_parser(commands.add_parser("niah", help="needle grid: methods x budgets x places in a text"))
     bench = commands.add_parser("bench", help="side-by-side measurements")
     bench.add_argument("what", choices=("peers", "kernels", "gpu", "growth"))
     bench.add_argument("--json", default=None, metavar="OUT")
@@ -143,6 +144,24 @@ def _calibrate(args: argparse.Namespace) -> int:
     show.end()
     print(path)
     return 0
+
+
+def _niah_parser(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Hide one sentence at five places of a generated text and ask for it. Prints, for every method and "
+        "budget, how often it was found, KL, output error and the share of heads improved over SnapKV."
+    )
+    add = parser.add_argument
+    add("--methods", default="all", metavar="LIST", help='ids, or "all" that need no artefact (default)')
+    add("--budgets", default="0.5,0.2,0.1,0.05", metavar="LIST")
+    add("--tokens", type=int, default=1000)
+    add("--texts", default="0", metavar="LIST", help="which of the three texts, e.g. 0,1,2")
+    add("--model", default="smollm2-135m")
+    add("--dtype", default="float32", choices=("auto", "float32", "bfloat16", "float16"))
+    add("--protocol", default="question-aware", choices=("question-aware", "question-agnostic"))
+    add("--own-settings", action="store_true", help="each method's own window and pooling")
+    add("--json", default=None, metavar="OUT", help="write one JSON row a text, place, method and budget")
+    parser.set_defaults(run=_niah)
 
 
 def split_methods(text: str) -> list[str]:
@@ -339,6 +358,33 @@ def _table(rows: list[dict[str, str]]) -> str:
         ).rstrip()
 
     return "\n".join([line({h: h for h in heads}), *(line(r) for r in rows)])
+
+
+def _niah(args: argparse.Namespace) -> int:
+    from kvviz.evaluate.grid import as_markdown, needle_grid
+    from kvviz.methods import list_methods
+    from kvviz.models import load_model
+
+    methods = split_methods(args.methods)
+    if methods == ["all"]:
+        methods = [m.id for m in list_methods() if m.artefact is None]
+    budgets = [parse_budget(b) for b in args.budgets.split(",") if b.strip()]
+    with _interruptible() as cancel:
+        grid = needle_grid(
+            load_model(args.model, dtype=args.dtype),
+            methods,
+            budgets,
+            tokens=args.tokens,
+            texts=tuple(int(t) for t in args.texts.split(",")),
+            protocol=args.protocol,
+            controlled=not args.own_settings,
+            say=lambda line: print(line, file=sys.stderr, flush=True),
+            cancel=cancel,
+        )
+    print(as_markdown(grid))
+    if args.json:
+        grid.to_json(args.json, orient="records", indent=1)
+    return 130 if cancel.is_set() else 0
 
 
 def _bench(args: argparse.Namespace) -> int:
