@@ -150,8 +150,8 @@ def _check_limits(plan: Plan) -> None:
     limits = settings()
     if plan.answers > limits.max_variants:
         raise InputError(
-            f"{plan.answers} answers (methods x budgets) are more than the {limits.max_variants} allowed in one "
-            "run. Choose fewer methods or budgets."
+            f"{plan.answers} answers (methods x budgets) are more than the {limits.max_variants} allowed "
+            "in one run. Choose fewer methods or budgets."
         )
     if not 1 <= plan.max_new_tokens <= limits.max_new_tokens:
         raise InputError(f"New tokens lie between 1 and {limits.max_new_tokens}, not {plan.max_new_tokens}.")
