@@ -34,8 +34,8 @@ STAGES = (
     {"comparison"},
     {"plan"},
     {"run"},
-    {"calibrate"},
     {"evaluate"},
+    {"calibrate"},  # on texts that evaluate writes
     {"figures"},
     {"bench"},
     {"ui", "cli"},
