@@ -90,14 +90,21 @@ def test_logits_to_keep_and_true_positions(tiny_llama):
     assert (stretched - whole).abs().max() > 0.01
 
 
-def test_the_model_is_left_as_found(tiny_model):
-    before = snapshot(tiny_model.hf)
-    prefill(tiny_model, prompt_of(tiny_model, N), needs=NEEDS)
-    assert snapshot(tiny_model.hf) == before
+# Each on a model of its own: one that earlier tests have used may already have lost what is looked for.
 
 
-def test_the_model_is_left_as_found_after_an_error(tiny_llama, monkeypatch):
-    before = snapshot(tiny_llama.hf)
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_model_is_left_as_found(family):
+    model = make_model(family)
+    before = snapshot(model.hf)
+    assert before["implementation"] == "sdpa"
+    prefill(model, prompt_of(model, N), needs=NEEDS)
+    assert snapshot(model.hf) == before
+
+
+def test_the_model_is_left_as_found_after_an_error(monkeypatch):
+    model = make_model()
+    before = snapshot(model.hf)
 
     def fails(self, index, query, keys, start):
         if index == 1:
@@ -105,18 +112,19 @@ def test_the_model_is_left_as_found_after_an_error(tiny_llama, monkeypatch):
 
     monkeypatch.setattr(ColumnSums, "see", fails)
     with pytest.raises(RuntimeError, match="no memory"):
-        prefill(tiny_llama, prompt_of(tiny_llama, N), needs=NEEDS)
-    assert snapshot(tiny_llama.hf) == before
+        prefill(model, prompt_of(model, N), needs=NEEDS)
+    assert snapshot(model.hf) == before
 
 
-def test_the_model_is_left_as_found_after_a_stop(tiny_llama, monkeypatch):
+def test_the_model_is_left_as_found_after_a_stop(monkeypatch):
+    model = make_model()
     monkeypatch.setenv("KVVIZ_PREFILL_CHUNK", "16")
-    before = snapshot(tiny_llama.hf)
+    before = snapshot(model.hf)
     cancel = threading.Event()
     with pytest.raises(Cancelled):
-        prompt = prompt_of(tiny_llama, N)
-        prefill(tiny_llama, prompt, needs=NEEDS, progress=lambda *_: cancel.set(), cancel=cancel)
-    assert snapshot(tiny_llama.hf) == before
+        prompt = prompt_of(model, N)
+        prefill(model, prompt, needs=NEEDS, progress=lambda *_: cancel.set(), cancel=cancel)
+    assert snapshot(model.hf) == before
 
 
 def test_two_threads_on_one_model_get_what_each_gets_alone(tiny_llama, monkeypatch):

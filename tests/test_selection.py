@@ -190,6 +190,16 @@ def test_the_protected_account(method, options, b, recent, sinks):
     assert (protected == wanted).all()  # the same in every layer and head
 
 
+def test_a_sliding_layer_has_no_first_tokens_to_protect():
+    trace = made_trace(3, 50, "gemma3")  # layers 0 and 2 hold the last 7 rows alone
+    protected = select(trace, "streaming_llm", 20).protected
+    for index, sinks in enumerate((0, 4, 0)):
+        rows = protected[index, 0].nonzero()[:, 0].tolist()
+        assert rows == [*range(sinks), 49]
+    short = select(made_trace(3, 6, "gemma3"), "streaming_llm", 5).protected
+    assert (short == short[:1]).all()  # nothing has slid out yet
+
+
 def test_streaming_llm_keeps_the_first_and_the_last():
     # n = 10, half kept: {0, 1, 2, 3, 9} is kvpress's set with four sinks and one recent token
     for mask in select(made_trace(3, 10), "streaming_llm", 0.5).mask:
