@@ -185,7 +185,8 @@ def global_(layers: Sequence[Candidates], options: Options) -> list[torch.Tensor
     total = sum(c.heads * c.budget for c in layers)
     divide = None
     if options["normalise"]:
-        divide = [max(float(c.scores.sum()), 1e-30) for c in layers]
+        # The sum of a layer's scores; of their sizes where a method's scores are negative.
+        divide = [max(float(c.scores[c.scores.isfinite()].abs().sum()), 1e-30) for c in layers]
     return best_counts(layers, total, divide)
 
 

@@ -36,7 +36,9 @@ class Wave:
         self.size = len(cache.bytes)
         self.length = 0  # rows in the tail
         self.capacity = capacity
-        self.tail: list[tuple[torch.Tensor, torch.Tensor]] = []
+        shape = (self.size, model.n_kv_heads, capacity, model.head_dim)
+        rows = [blocks[0].keys for blocks in cache.layers]  # the tail lies where the layer's rows lie
+        self.tail = [(k.new_zeros(shape), k.new_zeros(shape)) for k in rows]
         self.tail_from = [0] * self.size  # tail rows before it are no longer in a variant's tail
         self.watcher = None  # of eviction while decoding: told of queries and of tokens fed
         self.recorded: dict[int, torch.Tensor] | None = None  # layer -> queries of variant 0, [Hq, T, d]
@@ -71,9 +73,6 @@ class Wave:
             raise Cancelled("Stopped while decoding.")
         layer = self.model.layer(index)
         t = query.shape[2]
-        if index == len(self.tail):
-            shape = (*key.shape[:2], self.capacity, key.shape[3])
-            self.tail.append((key.new_zeros(shape), value.new_zeros(shape)))
         keys, values = self.tail[index]
         end = self.length + t
         keys[:, :, self.length : end] = key

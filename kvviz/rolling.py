@@ -34,6 +34,9 @@ class HeldTrace(Trace):
     def rows(self, index: int) -> int:
         return self.n
 
+    def seen_by(self, index: int) -> torch.Tensor:
+        return (self.seen - self.positions[index]).float()
+
     def window_attention(self, index: int, window: int) -> torch.Tensor:
         """Attention of the last W queries on the rows held, float32 [Hq, W, n], causal by true position."""
         return self._attention(index, self.window(index, window))

@@ -69,6 +69,10 @@ class Trace:
         window = self.model.layer(index).window
         return self.n if window is None else min(self.n, window - 1)
 
+    def seen_by(self, index: int) -> torch.Tensor:
+        """How many queries so far could see each row, float32 [n]."""
+        return torch.arange(self.n, 0, -1, dtype=torch.float32, device=self.keys[index].device)
+
     def visible(self, index: int, rows: torch.Tensor) -> torch.Tensor:
         """The visible rows of a [Hkv, n, d] tensor of this layer."""
         return rows[:, self.n - self.rows(index) :]

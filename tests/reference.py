@@ -54,8 +54,11 @@ def _masked_attention(module, query, key, value, attention_mask, scaling=None, *
         seen = seen & (column > position - window)
     seen = seen.expand(key.shape[0], key.shape[1], -1, -1).clone()
     if _hidden.keep is not None:
-        kept = _hidden.keep[index][:, :, None, :]  # [B, Hkv, 1, n]
-        seen[:, :, max(0, _hidden.n - offset) :, : _hidden.n] &= kept
+        kept = _hidden.keep[index]
+        if kept.dim() == 4:  # [B, Hkv, N, N]: who sees whom, query by query
+            seen &= kept[:, :, offset:total, :total]
+        else:
+            seen[:, :, max(0, _hidden.n - offset) :, : _hidden.n] &= kept[:, :, None, :]
     seen = seen.repeat_interleave(group, 1)
     keys, values = key.repeat_interleave(group, 1), value.repeat_interleave(group, 1)
     logits = query @ keys.transpose(2, 3) * (module.scaling if scaling is None else scaling)
@@ -83,7 +86,8 @@ def masked_model(family: str):
 
 @torch.no_grad()
 def masked_logits(hf, input_ids: torch.Tensor, n: int, keep: list[torch.Tensor] | None) -> torch.Tensor:
-    """Logits [B, N, vocabulary] of whole sequences [B, N]; keep: list over layers of bool [B, Hkv, n]."""
+    """Logits [B, N, vocabulary] of whole sequences [B, N]; keep: list over layers of bool [B, Hkv, n], or
+    [B, Hkv, N, N] where what is seen changes from query to query."""
     _hidden.n, _hidden.keep = n, keep
     try:
         return hf(input_ids=input_ids, use_cache=False).logits

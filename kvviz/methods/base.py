@@ -241,6 +241,10 @@ class LayerView:
 
         return artefacts.load(self.model, name).tensors
 
+    def seen_by(self) -> torch.Tensor:
+        """How many queries could see each row, [n]; [Hkv, n] where heads hold different rows."""
+        return self._trace.seen_by(self.index)[..., self.first_position :]
+
     def queries(self, window: int) -> torch.Tensor:
         """Last min(window, n) rotated queries, [Hq, W, d] in the model's dtype."""
         return self._trace.window(self.index, window)

@@ -9,16 +9,14 @@ is made. Presets `kvcache_factory` (64 recent tokens), `kvpress` (normalised, no
 Cost: the attention of all queries, Hq n^2 d, by blocks of rows while the prompt is read.
 """
 
-import torch
-
 from kvviz.methods.base import LayerView, Method, Options, Scores, reduce_group
 
 
 def score(layer: LayerView, options: Options) -> Scores:
     sums = layer.extra("column_sums")[:, layer.first_position :]
     if options["normalised"]:
-        seen_by = torch.arange(layer.n, 0, -1, dtype=torch.float32, device=sums.device)
-        sums = sums / seen_by
+        seen_by = layer.seen_by()
+        sums = sums / (seen_by if seen_by.dim() == 1 else seen_by.repeat_interleave(layer.group, 0))
     return Scores(reduce_group(sums[:, : layer.context], layer))
 
 

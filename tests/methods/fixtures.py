@@ -62,6 +62,9 @@ class FakeTrace:
         turns = positions[:, None].float() * torch.cat([self.angles, self.angles])
         return turns.cos(), turns.sin()
 
+    def seen_by(self, index):
+        return torch.arange(self.n, 0, -1, dtype=torch.float32)
+
     def visible(self, index, rows):
         window = self.model.layer(0).window
         return rows if window is None else rows[:, -min(self.n, window - 1) :]
