@@ -125,6 +125,8 @@ class Method:
             )
         options.update(self.presets.get(preset, {}) if preset else {})
         options.update(given)
+        if "pool_kind" in given and given["pool_kind"] is None:  # "snapkv:pool_kind=none" reads as None
+            options["pool_kind"] = "none"
         _check(self, options)
         return options
 

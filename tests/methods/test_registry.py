@@ -6,7 +6,7 @@ import pytest
 
 from kvviz.budgets import ALLOCATORS
 from kvviz.errors import InputError
-from kvviz.methods import METHODS, get_method, methods_table
+from kvviz.methods import METHODS, get_method, methods_table, parse_method
 from kvviz.observers import OBSERVERS
 
 FOLDER = Path(__import__("kvviz.methods").methods.__file__).parent
@@ -63,6 +63,11 @@ def test_presets_resolve(method):
         resolved = method.resolve({"preset": preset})
         assert {name: resolved[name] for name in changes} == dict(changes)
         assert resolved["allocation"] in ALLOCATORS
+
+
+def test_no_pooling_can_be_written_in_a_name():
+    method, given = parse_method("snapkv:pool_kind=none")
+    assert method.resolve(given)["pool_kind"] == "none"
 
 
 def test_given_options_go_before_a_preset():
