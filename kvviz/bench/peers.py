@@ -22,6 +22,7 @@ import torch
 import kvviz
 from kvviz.errors import KvvizError
 from kvviz.evaluate.needles import needle_text
+from kvviz.methods import get_method
 from kvviz.settings import settings
 from kvviz.trace import Trace
 
@@ -53,7 +54,8 @@ def main(
     row["with_measures"], _ = _kvviz(model, prompt, ("kl", "output_error"))
     row["stages"] = result.seconds
     row["prefill_over_plain"] = result.seconds["prefill"] / row["plain_forward"]
-    row["scoring_share"] = scoring_shares(model, prompt)
+    every = [m.id for m in kvviz.list_methods() if m.artefact is None]
+    row["scoring_share"] = scoring_shares(model, prompt, every)
     if peer:
         row["kvpress"] = _kvpress(model, prompt, dtype)
         total = sum(r["prefill"] + r["decode"] for r in row["kvpress"])
@@ -92,15 +94,20 @@ def _without_stops(model):
     return dataclasses.replace(model, stop_ids=frozenset())
 
 
-def scoring_shares(model, prompt, methods=METHODS) -> dict[str, float]:
-    """Seconds of scoring and selecting one method alone, over the seconds of the prefill."""
+def scoring_shares(model, prompt, methods) -> dict[str, float]:
+    """Seconds of scoring and selecting one method alone, its own observer or extra pass included, over
+    the seconds of the prefill; the best of two."""
     trace: Trace = kvviz.prefill(model, prompt, methods=methods)
     shares = {}
     for method in methods:
-        trace.memo.clear()
-        started = time.perf_counter()
-        kvviz.select(trace, method, 0.2)
-        shares[method] = (time.perf_counter() - started) / trace.seconds["prefill"]
+        best = float("inf")
+        for _ in range(2):
+            trace.memo.clear()
+            started = time.perf_counter()
+            kvviz.select(trace, method, 0.2)
+            best = min(best, time.perf_counter() - started)
+        observed = sum(trace.seconds.get(need, 0.0) for need in get_method(method).needs)
+        shares[method] = (best + observed) / trace.seconds["prefill"]
     return shares
 
 
