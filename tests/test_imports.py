@@ -34,6 +34,7 @@ STAGES = (
     {"comparison"},
     {"plan"},
     {"run"},
+    {"experiment"},
     {"evaluate"},
     {"calibrate"},  # on texts that evaluate writes
     {"figures"},

@@ -16,6 +16,7 @@ from kvviz.comparison import Comparison
 from kvviz.errors import KvvizError
 from kvviz.evaluate.examples import examples
 from kvviz.evaluate.needles import DEPTHS, NeedleCase, contains_expected, needle_cases
+from kvviz.experiment import Edit, try_edits
 from kvviz.models import Model
 from kvviz.types import QUESTION_AGNOSTIC, QUESTION_AWARE
 
@@ -26,6 +27,7 @@ SEARCHED = (0.1, 0.2, 0.3, 0.5)
 TOKENS, NEW_TOKENS = 1000, 24
 
 Say = Callable[[str], None]
+Report = Callable[..., dict[str, Any]]
 
 
 def lighthouse(model: Model, say: Say) -> Comparison:
@@ -105,25 +107,23 @@ def _full_run(model: Model, methods, case: NeedleCase, protocol: str = QUESTION_
     return c
 
 
-def pin_experiment(model: Model, c: Comparison) -> dict[str, Any]:
+def pin_experiment(model: Model, c: Comparison, report: Report) -> dict[str, Any]:
     """The experiment the example ships: M1 pinned in all heads of A at the opening budget, whatever comes."""
-    import threading
-
-    from kvviz.ui import experiment
-
     opening = c.settings["opening"]
-    variant = c.variant(opening["a"], opening["budget"])
-    edits = [experiment.Edit("pin", *opening["tok"])]
-    steps = experiment.run(model, c, variant, edits, True, NEW_TOKENS, threading.Event())
-    found = list(steps)[-1]
-    return experiment.report(c, variant, found, edits)
+    before = c.variant(opening["a"], opening["budget"])
+    edits = [Edit("pin", *opening["tok"])]
+    tried = try_edits(model, c, before.method, before.budget, edits)
+    return report(c, before, tried.variants, edits)
 
 
-def make(folder: Path, say: Say = print) -> list[Path]:
-    """Compute all stored runs and write them to `folder`, the one the page opens on first."""
+def make(folder: Path, report: Report, say: Say = print) -> list[Path]:
+    """Compute all stored runs and write them to `folder`, the one the page opens on first.
+
+    report  words the shipped experiment: `kvviz.figures.tried.report`.
+    """
     model = kvviz.load_model("smollm2-135m", dtype="float32")
     first = lighthouse(model, say)
-    first.settings["experiment"] = pin_experiment(model, first)
+    first.settings["experiment"] = pin_experiment(model, first, report)
     say(first.settings["experiment"]["sentence"])
     folder.mkdir(parents=True, exist_ok=True)
     paths = [first.save(folder / "1-lighthouse-ledger.zip", rounded=True)]

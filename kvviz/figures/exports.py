@@ -131,8 +131,8 @@ def python_lines(c: Comparison) -> str:
     arguments = [
         "model",
         "prompt",
-        f"methods={c.methods!r}",
-        f"budgets={c.budgets!r}",
+        f"methods={[m for m in c.methods if '+' not in m]!r}",  # edited sets follow below
+        f"budgets={[*dict.fromkeys(v.budget for v in c.variants if '+' not in v.method)]!r}",
     ]
     if "max_new_tokens" in s:
         arguments.append(f"max_new_tokens={s['max_new_tokens']!r}")
@@ -165,8 +165,28 @@ def python_lines(c: Comparison) -> str:
         f"protocol={p.protocol!r}\n"
         ")\n"
         f"result = kvviz.compare(\n{joined})\n"
-        "print(result.to_frame())\n"
+        f"print(result.to_frame())\n{_edit_lines(c)}"
     )
+
+
+def _edit_lines(c: Comparison) -> str:
+    """Edits of the run's "Try it", each with its controls."""
+    tried = [item for item in c.settings.get("edits") or [] if isinstance(item, dict)]
+    if not tried:
+        return ""
+    lines = ["", "from kvviz.experiment import Edit, try_edits", ""]
+    for item in tried:
+        edits = ", ".join(
+            f"Edit({e['kind']!r}, {e['start']}, {e['end']}, {e['layer']}, {e['head']})" for e in item["edits"]
+        )
+        lines += [
+            "edited = try_edits(",
+            f"    model, result, {item['method']!r}, {item['budget']!r}, [{edits}], "
+            f"same_size={bool(item['same_size'])}",
+            ")",
+            "print(edited.to_frame())",
+        ]
+    return "\n".join(lines) + "\n"
 
 
 def figure_json(figure: go.Figure, theme: str = "light") -> str:

@@ -13,8 +13,10 @@ from typing import Any
 import gradio as gr
 
 from kvviz.comparison import Comparison, load_comparison
-from kvviz.errors import KvvizError
+from kvviz.errors import Cancelled, KvvizError
+from kvviz.types import Variant
 from kvviz.ui import work
+from kvviz.ui.line import Line, words
 from kvviz.ui.runs import Run, RunStore
 
 _SERIAL = itertools.count(1)
@@ -30,6 +32,7 @@ class Desk:
 
     def __init__(self, engine: Any, store: RunStore, limits: Any):
         self.engine, self.store, self.limits = engine, store, limits
+        self.line = Line(limits.queue_size)
         self._cancels: dict[str, threading.Event] = {}
         self.reference: Comparison | None = None  # whose times the next estimate scales
 
@@ -46,16 +49,20 @@ class Desk:
         yield from self._stream(ask, request.session_hash or "", None)
 
     def decode_more(self, event: gr.EventData, request: gr.Request) -> Iterator[str]:
-        """Decode the run's methods at one more budget and add the answers to it."""
+        """Decode the run's methods at one more budget, or one more method, and add the answers to it."""
         data = event._data if isinstance(event._data, dict) else {}
         try:
             run = self.store.get(data.get("run"))
             ask = self._recipe(run)
-            share = work.budgets([100 * float(data.get("budget", 0))])
+            if data.get("method"):
+                more = dataclasses.replace(ask, methods=[str(data["method"])], lenses=True)
+            else:  # the views have their stops already
+                share = work.budgets([100 * float(data.get("budget", 0))])
+                more = dataclasses.replace(ask, budgets=share, lenses=False)
+            self.check(more)
         except (KvvizError, TypeError, ValueError) as error:
             yield told(state="failed", message=_sentence(error))
             return
-        more = dataclasses.replace(ask, budgets=share)
         yield from self._stream(more, request.session_hash or "", run)
 
     def failed(self) -> str:
@@ -120,44 +127,69 @@ class Desk:
         return text, told(state="idle", message=" ".join(notices))
 
     def _stream(self, ask: work.Request, owner: str, into: Run | None) -> Iterator[str]:
-        cancel = self._cancels[owner] = threading.Event()
         plan = {"methods": ask.methods, "budgets": ask.budgets, "expected": ask.expected}
-        yield told(state="running", stage="load", number=1, of=len(work.STAGES),
-                   title=work.STAGES["load"], message="", plan=plan)  # fmt: skip
-        for status in work.stream(self.engine, ask, cancel):
+        for status in self._in_turn(ask, owner):
             result = status.pop("result", None)
             if result is not None:
                 run = self._keep(result, ask, owner, into)
                 status["run"] = run.id
             yield told(**status, plan=plan)
 
+    def _in_turn(self, ask: work.Request, owner: str, events_of: Any = None) -> Iterator[dict]:
+        """Statuses of one piece of work: first of the wait, then of the work itself."""
+        cancel = self._cancels[owner] = threading.Event()
+        try:
+            ticket = self.line.enter()
+        except KvvizError as error:
+            yield {"state": "failed", "message": str(error)}
+            return
+        try:
+            for before in self.line.wait(ticket, cancel):
+                yield {"state": "running", "stage": "wait", "number": 0, "of": len(work.STAGES),
+                       "title": "Waiting", "message": words(before)}  # fmt: skip
+            yield {"state": "running", "stage": "load", "number": 1, "of": len(work.STAGES),
+                   "title": work.STAGES["load"], "message": ""}  # fmt: skip
+            yield from work.stream(self.engine, ask, cancel, events_of)
+        except Cancelled:
+            yield {"state": "stopped", "message": "Stopped. No answer was finished yet."}
+        finally:
+            self.line.leave(ticket)
+
     def _keep(self, result: Any, ask: work.Request, owner: str, into: Run | None) -> Run:
         if result.seconds:
             self.reference = result
         if into is None:
             return self.store.add(result, "own", "Your run", owner, ask=ask)
-        have = {v.key for v in into.comparison.variants}
+        c = into.comparison
+        have = {v.key for v in c.variants}
         new = [v for v in result.variants if v.key not in have and v.finished != "cancelled"]
-        return self._extended(into, ask, owner, new)
+        methods = {**(c.settings.get("methods") or {}), **(result.settings.get("methods") or {})}
+        return self._extended(into, ask, owner, new, _tables(c, result), methods=methods)
 
     def _extended(
-        self, run: Run, ask: work.Request, owner: str, new: list[Any], **settings: Any
-    ) -> Run:
+        self, run: Run, ask: work.Request, owner: str, new: list[Any],
+        tables: dict[str, Any] | None = None, **settings: Any,
+    ) -> Run:  # fmt: skip
         """The run with more answers. A stored run is everyone's, so a visitor gets a copy."""
         old = run.comparison
         more = dataclasses.replace(
-            old, variants=[*old.variants, *new], settings={**old.settings, **settings}
+            old, variants=[*old.variants, *new], settings={**old.settings, **settings}, **(tables or {})
         )
+        ask = dataclasses.replace(  # what the run holds now, for the next time more is asked
+            ask, methods=[m for m in more.methods if "+" not in m],
+            budgets=[more.share(b) for b in more.budgets], lenses=True,
+        )  # fmt: skip
         if run.origin == "stored":
             return self.store.add(more, "own", f"{run.title}, continued", owner, ask=ask)
         run.comparison = more
+        if run.origin == "own":
+            run.recipe["ask"] = ask
         run.memo.clear()
         return run
 
     def try_again(self, event: gr.EventData, request: gr.Request) -> Iterator[str]:
         """Decode A with entries pinned or evicted by hand, beside three random controls."""
-        from kvviz.ui import experiment
-        from kvviz.ui.selection import checked
+        from kvviz.ui.selection import checked, edits_of
 
         data = event._data if isinstance(event._data, dict) else {}
         owner = request.session_hash or ""
@@ -168,35 +200,47 @@ class Desk:
             before = c.variant(chosen.a, chosen.budget)
             if before is None or before.selection is None or "+" in before.method:
                 raise KvvizError("Choose a method and a budget that were decoded, then try again.")
-            edits = experiment.edits_of(data.get("edits"), c)
+            edits, same_size = edits_of(data.get("edits"), c), data.get("grow") is not True
         except (KvvizError, TypeError, ValueError) as error:
             yield told(state="failed", message=_sentence(error))
             return
-        cancel = self._cancels[owner] = threading.Event()
-        yield told(state="running", stage="load", number=1, of=len(work.STAGES),
-                   title=work.STAGES["load"], message="")  # fmt: skip
 
         def events(cancel: threading.Event, progress: Any) -> Iterator[Any]:
-            same_size = data.get("grow") is not True
             return self.engine.experiment(ask, c, before, edits, same_size, cancel, progress)
 
-        for status in work.stream(self.engine, ask, cancel, events):
+        for status in self._in_turn(ask, owner, events):
             found = status.pop("result", None)
-            if found is not None:
-                tried = experiment.report(c, before, found, edits)
-                number = 1 + sum("+" in m for m in c.methods)
-                name, label = f"{before.method}+edit{number}", f"{before.label} + edit {number}"
-                new = dataclasses.replace(found[0], method=name, label=label)
-                kept = self._extended(run, ask, owner, [new], experiment=tried)
-                status |= {"run": kept.id, "experiment": tried}
+            if found is not None and len(found.variants) > 1 and status["state"] == "done":
+                kept = self._with_edit(run, ask, owner, before, found, edits, same_size)
+                status |= {"run": kept.id, "experiment": True}
             yield told(**status)
+
+    def _with_edit(
+        self, run: Run, ask: work.Request, owner: str, before: Variant, found: Comparison,
+        edits: list[Any], same_size: bool,
+    ) -> Run:  # fmt: skip
+        """The run with the edited answer beside the others, what was edited, and what came of it."""
+        from kvviz.figures.tried import report
+
+        c = run.comparison
+        number = 1 + len(c.settings.get("edits") or [])
+        name, label = f"{before.method}+edit{number}", f"{before.label} + edit {number}"
+        new = dataclasses.replace(found.variants[0], method=name, label=label)
+        new.selection = dataclasses.replace(new.selection, method=name, label=label)
+        made = {"method": before.method, "budget": before.budget, "same_size": same_size,
+                "edits": [dataclasses.asdict(edit) for edit in edits], "name": name}  # fmt: skip
+        return self._extended(
+            run, ask, owner, [new], experiment=report(c, before, found.variants, edits),
+            edits=[*(c.settings.get("edits") or []), made],
+        )  # fmt: skip
 
     def _recipe(self, run: Run) -> work.Request:
         """What was asked when this run was made, to ask it again at another budget."""
-        if "ask" in run.recipe:
+        if run.recipe.get("ask") is not None:
             return run.recipe["ask"]
         c, made = run.comparison, run.comparison.settings
-        options = made.get("options")
+        own = made.get("methods") if isinstance(made.get("methods"), dict) else {}
+        options = {m: row["own"] for m, row in own.items() if isinstance(row, dict) and "own" in row}
         return work.request(
             document=c.prompt.document,
             question=c.prompt.question,
@@ -209,7 +253,11 @@ class Desk:
             system=c.prompt.system,
             max_new_tokens=made.get("max_new_tokens"),
             seed=made.get("seed"),
-            options=options if isinstance(options, dict) else {},
+            evict_every=made.get("evict_every"),
+            controlled=made.get("controlled"),
+            temperature=made.get("temperature"),
+            top_p=made.get("top_p"),
+            options=options,
         )
 
     def check(self, ask: work.Request) -> None:
@@ -250,3 +298,11 @@ def expected_seconds(
     scale = {"read": longer, "decode": more_answers * steps}
     scale |= dict.fromkeys(("score", "errors", "lenses"), longer * more_methods)
     return sum(seconds * scale.get(stage, 1.0) for stage, seconds in c.seconds.items())
+
+
+def _tables(old: Comparison, new: Comparison) -> dict[str, Any]:
+    """What the views need of the methods that `new` adds; nothing where its stops are other ones."""
+    if new.stops != old.stops:
+        return {}
+    names = ("kept_bits", "protected_bits", "stop_entries", "stop_errors", "scores")
+    return {name: {**getattr(new, name), **getattr(old, name)} for name in names}

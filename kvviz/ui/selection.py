@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvviz.comparison import Comparison
+from kvviz.errors import InputError
 
 
 @dataclass(frozen=True)
@@ -41,6 +42,23 @@ def whole(value: Any, low: int, high: int) -> int | None:
     except (TypeError, ValueError, OverflowError):
         return None
     return number if low <= number <= high else None
+
+
+def edits_of(raw: Any, c: Comparison) -> list[Any]:
+    """Edits as a browser sends them, each checked; InputError where none is left."""
+    from kvviz.experiment import Edit
+
+    found = []
+    for item in raw[:50] if isinstance(raw, list) else []:
+        span = _span(item.get("tok"), c) if isinstance(item, dict) else None
+        if span is None or item.get("kind") not in ("pin", "evict"):
+            continue
+        layer = whole(item.get("layer"), 0, c.model.n_layers - 1)
+        head = whole(item.get("head"), 0, c.model.n_kv_heads - 1)
+        found.append(Edit(item["kind"], *span, layer, head))
+    if not found:
+        raise InputError("Choose tokens, then pin or evict them.")
+    return found
 
 
 def steps(c: Comparison) -> list[float | int]:

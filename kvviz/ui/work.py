@@ -7,6 +7,7 @@ heard at once. Errors of a user end as one sentence in the last status; nothing 
 from __future__ import annotations
 
 import contextvars
+import dataclasses
 import os
 import queue
 import re
@@ -17,7 +18,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvviz.errors import Cancelled, InputError, KvvizError
-from kvviz.types import Event
+from kvviz.settings import settings
+from kvviz.ui.traces import Traces
 
 STAGES = {
     "load": "Getting the model ready",
@@ -45,6 +47,11 @@ class Request:
     max_new_tokens: int = 48
     window: int = 32
     seed: int = 0
+    evict_every: int | None = None
+    controlled: bool = False
+    temperature: float = 0.0
+    top_p: float = 1.0
+    lenses: bool = True  # also what the views need at every stop of the slider
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
 
 
@@ -73,7 +80,8 @@ def request(**fields: Any) -> Request:
     """A checked request; InputError with one sentence where a field cannot be used."""
     document = str(fields.get("document") or "")
     question = str(fields.get("question") or "").strip()
-    methods = list(dict.fromkeys(fields.get("methods") or []))
+    named = [*(fields.get("methods") or []), *(fields.get("variants") or [])]
+    methods = list(dict.fromkeys(str(m).strip() for m in named))
     if not document.strip():
         raise InputError("Paste or upload a document first.")
     if not question:
@@ -93,13 +101,22 @@ def request(**fields: Any) -> Request:
         max_new_tokens=int(fields.get("max_new_tokens") or 48),
         window=int(fields.get("window") or 32),
         seed=int(fields.get("seed") or 0),
+        evict_every=int(fields.get("evict_every") or 0) or None,
+        controlled=bool(fields.get("controlled")),
+        temperature=float(fields.get("temperature") or 0),
+        top_p=float(fields.get("top_p") or 1),
         options=dict(fields.get("options") or {}),
     )
 
 
+def _lent() -> bool:
+    """Whether a GPU is lent by the call, in a process of its own (an event cannot follow into it)."""
+    return os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true")
+
+
 def on_gpu(fn: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
     """Ask for a GPU around `fn` where one is lent by the call; elsewhere `fn` itself."""
-    if os.environ.get("SPACES_ZERO_GPU", "").lower() not in ("1", "t", "true"):
+    if not _lent():
         return fn
     import spaces
 
@@ -110,19 +127,53 @@ _MODELS: dict[tuple[str, str], Any] = {}  # of the process: a lent GPU works in 
 
 
 @on_gpu
-def _compare(key: tuple[str, str], ask: Request, options: dict, cancel: Any) -> Iterator[Any]:
+def _compare(
+    key: tuple[str, str], ask: Request, options: dict, cancel: Any, traces: Traces | None
+) -> Iterator[Any]:
     import kvviz
+    from kvviz.trace import needs_of
 
     model = _MODELS[key]
     prompt = kvviz.build_prompt(
         model, document=ask.document, question=ask.question, system=ask.system,
         protocol=ask.protocol,
     )  # fmt: skip
-    yield from kvviz.compare_stream(
+    held = traces.find(model, prompt, needs_of(ask.methods, options)) if traces is not None else None
+    events = kvviz.compare_stream(
         model, prompt, methods=ask.methods, budgets=ask.budgets,
         max_new_tokens=ask.max_new_tokens, measures=("kl", "output_error"), options=options,
-        expected=ask.expected, seed=ask.seed, cancel=cancel, lenses=True,
+        expected=ask.expected, seed=ask.seed, temperature=ask.temperature, top_p=ask.top_p,
+        controlled=ask.controlled, evict_every=ask.evict_every, cancel=cancel, lenses=ask.lenses,
+        trace=held,
     )  # fmt: skip
+    yield from _kept(events, traces)
+
+
+@on_gpu
+def _try(
+    key: tuple[str, str], comparison: Any, variant: Any, edits: list[Any], same_size: bool,
+    cancel: Any, traces: Traces | None,
+) -> Iterator[Any]:  # fmt: skip
+    from kvviz.experiment import try_edits_stream
+    from kvviz.trace import needs_of
+
+    model = _MODELS[key]
+    needs = needs_of([variant.method])
+    held = traces.find(model, comparison.prompt, needs) if traces is not None else None
+    events = try_edits_stream(
+        model, comparison, variant.method, variant.budget, edits, same_size, trace=held, cancel=cancel
+    )
+    yield from _kept(events, traces)
+
+
+def _kept(events: Iterator[Any], traces: Traces | None) -> Iterator[Any]:
+    """Events without their trace, which stays here (and could not leave the process of a lent GPU)."""
+    for event in events:
+        if event.trace is not None:
+            if traces is not None:
+                traces.keep(event.trace)
+            event = dataclasses.replace(event, trace=None)
+        yield event
 
 
 class Engine:
@@ -131,12 +182,20 @@ class Engine:
     def __init__(self, keep: int = 1):
         self._models = _MODELS
         self._keep, self._lock = keep, threading.Lock()
+        # A lent GPU works in a process that is gone afterwards, and its traces with it.
+        self.traces = None if _lent() else Traces(settings().reuse_bytes)
 
     def methods(self) -> list[Any]:
         """Specs of the methods on offer."""
         import kvviz
 
         return list(kvviz.list_methods())
+
+    def allocations(self) -> dict[str, str]:
+        """{allocator: label} that a method may be given in place of its own."""
+        from kvviz.budgets import ALLOCATORS
+
+        return {name: allocator.label for name, allocator in ALLOCATORS.items()}
 
     def loaded(self, model_id: str, dtype: str) -> bool:
         """Whether this model is in memory, ready for Run."""
@@ -150,11 +209,21 @@ class Engine:
         with self._lock:
             if key not in self._models:
                 while len(self._models) >= self._keep:
-                    self._models.pop(next(iter(self._models)))
+                    gone = self._models.pop(next(iter(self._models)))
+                    if self.traces is not None:
+                        self.traces.forget(gone)
                 self._models[key] = kvviz.load_model(
                     ask.model, dtype=ask.dtype, progress=progress
                 )
             return self._models[key]
+
+    def unavailable(self, model_id: str, dtype: str) -> dict[str, str]:
+        """{method: why it cannot run on this model}; empty until the model has been loaded."""
+        model = self._models.get((model_id, dtype))
+        if model is None:
+            return {}
+        reasons = {spec.id: spec.available(model) for spec in self.methods()}
+        return {method: reason for method, reason in reasons.items() if reason}
 
     def stream(
         self,
@@ -166,35 +235,33 @@ class Engine:
         self.model(ask, progress)
         if cancel.is_set():
             raise Cancelled("Stopped.")
+        yield from _compare(
+            (ask.model, ask.dtype), ask, self._options(ask), None if _lent() else cancel, self.traces
+        )
+
+    def _options(self, ask: Request) -> dict[str, dict[str, Any]]:
+        """Options by method: the window of the fields where a method has one and does not name its own."""
         specs = {spec.id: spec for spec in self.methods()}
-        options = {
-            m: {"window": ask.window}
-            for m in ask.methods
-            if m in specs and "window" in specs[m].options
-        }
-        for method, given in ask.options.items():
-            options.setdefault(method, {}).update(given)
-        # An event cannot follow into the process of a lent GPU; closing the stream ends that one.
-        lent = os.environ.get("SPACES_ZERO_GPU")
-        yield from _compare((ask.model, ask.dtype), ask, options, None if lent else cancel)
+        options: dict[str, dict[str, Any]] = {}
+        for name in ask.methods:
+            spec = specs.get(name.partition(":")[0])
+            if spec is not None and "window" in spec.options and "window=" not in name:
+                options[name] = {"window": ask.window}
+        for name, given in ask.options.items():
+            if name in ask.methods:
+                options.setdefault(name, {}).update(given)
+        return options
 
     def experiment(
         self, ask: Request, comparison: Any, variant: Any, edits: list[Any], same_size: bool,
         cancel: threading.Event, progress: Callable[[str, float | None], None],
-    ) -> Iterator[Event]:  # fmt: skip
-        """Decode an edited cache and its random controls; the last event carries the answers."""
-        from kvviz.ui import experiment
-
-        model = self.model(ask, progress)
-        steps = experiment.run(
-            model, comparison, variant, edits, same_size, ask.max_new_tokens, cancel
+    ) -> Iterator[Any]:  # fmt: skip
+        """Decode an edited cache and its random controls; the last event carries their comparison."""
+        self.model(ask, progress)
+        stop = None if _lent() else cancel
+        yield from _try(
+            (ask.model, ask.dtype), comparison, variant, edits, same_size, stop, self.traces
         )
-        for step in steps:
-            if isinstance(step, list):
-                yield Event("done", "Done", 1, 1, 0.0, result=step)
-            else:
-                message, fraction = step
-                yield Event("decode", message, round(100 * (fraction or 0)), 100)
 
 
 def stream(
@@ -284,8 +351,6 @@ def _of_event(event: Any) -> dict[str, Any]:
 def _ending(result: Any, cancel: threading.Event) -> dict[str, Any]:
     if result is None:
         return {"state": "stopped", "message": "Stopped. No answer was finished yet."}
-    if isinstance(result, list):
-        return {"state": "done", "message": "", "result": result}
     stopped = cancel.is_set()
     answers = [result.full, *result.variants]
     finished = sum(v.finished not in ("", "cancelled") for v in answers)

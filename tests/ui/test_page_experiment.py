@@ -1,13 +1,13 @@
-"""Editing what was kept: sizes, protection, controls, and sentences that claim no more."""
+"""What a browser sends as an edit, and the sentences about an edit, which claim no more than it shows."""
 
 import dataclasses
 
-import numpy as np
 import pytest
 
 from kvviz.errors import InputError
-from kvviz.ui import experiment
-from kvviz.ui.experiment import Edit
+from kvviz.experiment import Edit
+from kvviz.figures.tried import report, sentence
+from kvviz.ui.selection import edits_of
 
 
 @pytest.fixture
@@ -15,59 +15,11 @@ def snapkv(comparison):
     return comparison.variant("snapkv", 0.2)
 
 
-def _kept(variant):
-    return np.stack([np.asarray(m) for m in variant.selection.mask])
-
-
-def test_pinning_keeps_the_size_of_every_head(comparison, snapkv):
-    mark = comparison.marks[0]
-    edit, *controls = experiment.masks(snapkv, [Edit("pin", mark.start, mark.end)], True)
-    kept, protected = _kept(snapkv), np.asarray(snapkv.selection.protected)
-    assert edit[:, :, mark.start : mark.end].all()
-    for mask in (edit, *controls):
-        assert (mask.sum(-1) == kept.sum(-1)).all()
-        assert mask[protected].all()
-    assert len(controls) == 3 and any((a != controls[0]).any() for a in controls[1:])
-
-
-def test_what_pinning_pushes_out_scored_lowest(comparison, snapkv):
-    edit = experiment.masks(snapkv, [Edit("pin", 20, 23)], True)[0]
-    kept, scores = _kept(snapkv), np.stack(list(snapkv.selection.scores))
-    for layer, head in np.ndindex(kept.shape[:2]):
-        out = kept[layer, head] & ~edit[layer, head]
-        stayed = kept[layer, head] & edit[layer, head] & np.isfinite(scores[layer, head])
-        stayed[20:23] = False
-        if out.any() and stayed.any():
-            assert scores[layer, head, out].max() <= scores[layer, head, stayed].min()
-
-
-def test_growing_changes_nothing_else(comparison, snapkv):
-    edit = experiment.masks(snapkv, [Edit("pin", 20, 23, layer=1, head=2)], False)[0]
-    changed = np.argwhere(edit != _kept(snapkv))
-    assert (changed[:, 0] == 1).all() and (changed[:, 1] == 2).all()
-    assert set(changed[:, 2]) <= {20, 21, 22}
-
-
-def test_evicting_lets_the_best_dropped_entries_in(comparison, snapkv):
-    edit = experiment.masks(snapkv, [Edit("evict", 0, 4)], True)[0]
-    assert not edit[:, :, :4].any()
-    assert (edit.sum(-1) == _kept(snapkv).sum(-1)).all()
-
-
-def test_controls_change_as_much_elsewhere(comparison, snapkv):
-    mark = comparison.marks[0]
-    edit, *controls = experiment.masks(snapkv, [Edit("pin", mark.start, mark.end)], False)
-    kept = _kept(snapkv)
-    for mask in controls:
-        assert ((mask & ~kept).sum(-1) == (edit & ~kept).sum(-1)).all()
-        assert not (mask & ~kept)[:, :, mark.start : mark.end].any()
-
-
 @pytest.mark.parametrize("raw", [None, [], [{}], [{"kind": "pin"}], [{"kind": "x", "tok": [1, 2]}],
                                  [{"kind": "pin", "tok": [5, 2]}], "junk"])  # fmt: skip
 def test_junk_edits_are_refused(comparison, raw):
     with pytest.raises(InputError, match="Choose tokens"):
-        experiment.edits_of(raw, comparison)
+        edits_of(raw, comparison)
 
 
 RIGHT, WRONG = "It is 58213.", "It is 1947."
@@ -86,6 +38,6 @@ def test_sentences(comparison, snapkv, before, after, controls, words):
     answers = [dataclasses.replace(snapkv, text=t) for t in (after, *controls)]
     was = dataclasses.replace(snapkv, text=before)
     edits = [Edit("pin", mark.start, mark.end)]
-    said = experiment.sentence(comparison, was, answers, edits)
+    said = sentence(comparison, was, answers, edits)
     assert words in said and "because" not in said
-    assert len(experiment.report(comparison, was, answers, edits)["rows"]) == 5
+    assert len(report(comparison, was, answers, edits)["rows"]) == 5
