@@ -23,7 +23,7 @@ from kvviz.errors import InputError
 # name -> default number of steps and what a step is
 STEPS: dict[str, tuple[int, str]] = {
     "compresskv": (24, "needle prompts"),
-    "indexmem": (600, "training steps"),
+    "indexmem": (1500, "training steps"),
     "duoattention": (150, "training steps"),
     "qfilters": (16, "pieces of text"),
 }

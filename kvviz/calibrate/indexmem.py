@@ -27,7 +27,7 @@ from kvviz.selection import select
 from kvviz.trace import prefill
 
 LENGTHS = (512, 512, 512, 1024)  # by turns
-HELD_BYTES = 1 << 30  # inputs, queries and keys of the training texts, in float16
+HELD_BYTES = 3 << 29  # inputs, queries and keys of the training texts, in float16
 MOST_PIECES = 32
 ROWS = 128  # query rows a step
 RATE, WARM_UP = 3e-4, 0.03
@@ -167,7 +167,7 @@ def _pieces(job: Job) -> list[Piece]:
     )
     count = HELD_BYTES * len(LENGTHS) // (sum(LENGTHS) * per_token)
     count = max(4, min(MOST_PIECES, count, job.steps))
-    lengths = [LENGTHS[i // 2 % len(LENGTHS)] for i in range(count)]  # both sources get every length
+    lengths = [LENGTHS[i // 3 % len(LENGTHS)] for i in range(count)]  # every source gets every length
     pieces = []
     for number, ids in enumerate(job.texts.pieces(job.model, lengths, job.seed)):
         job.say(f"Reading text {number + 1} of {count}", 0.2 * number / count)

@@ -25,7 +25,7 @@ from kvviz.decode import Wave
 from kvviz.evaluate.examples import examples
 from kvviz.evaluate.needles import CODE, NEEDLE, QUESTION, contains_expected, needle_cases
 from kvviz.measures import Probes, kl_divergence, output_errors
-from kvviz.methods import get_method
+from kvviz.methods import parse_method
 from kvviz.methods.base import LayerView
 from kvviz.prompts import build_prompt
 from kvviz.run import compare
@@ -40,6 +40,7 @@ VARIANTS: dict[str, tuple[str, str | None]] = {
     "StreamingLLM": ("streaming_llm", None),
     "Knorm": ("knorm", None),
     "SnapKV": ("snapkv", None),
+    "SnapKV without pooling": ("snapkv:pool_kind=none", None),
     "TOVA": ("tova", None),
     "IndexMem, indexer alone": ("indexmem:memory=false", None),
     "IndexMem, untrained indexer": ("indexmem:memory=false", "random"),
@@ -139,7 +140,14 @@ def recalls(model, texts: list[HeldOut], share: float = 0.1) -> dict[str, float]
     Candidates are the context without 4 sinks and the last 32 tokens; a method's scores are averaged
     over KV heads, so that all name one set a layer. Mean over layers and texts.
     """
-    names = ("Random", "TOVA", "SnapKV", "IndexMem, untrained indexer", "IndexMem, indexer alone")
+    names = (
+        "Random",
+        "TOVA",
+        "SnapKV",
+        "SnapKV without pooling",
+        "IndexMem, untrained indexer",
+        "IndexMem, indexer alone",
+    )
     found = dict.fromkeys(names, 0.0)
     for text in texts:
         trace, probes = probe(model, text.ids, text.n)
@@ -149,10 +157,10 @@ def recalls(model, texts: list[HeldOut], share: float = 0.1) -> dict[str, float]
             truth = _later_attention(model, trace, probes, index)[lo:hi].topk(k).indices.tolist()
             for name in names:
                 spec, kind = VARIANTS[name]
-                method = get_method(spec.partition(":")[0])
+                method, given = parse_method(spec)
                 real = artefacts.load(model, "indexmem")
                 with lend(stand_in(model, "indexmem", "random") if kind else real):
-                    scores = method.score(LayerView(trace, index, text.n, {}), method.resolve())
+                    scores = method.score(LayerView(trace, index, text.n, {}), method.resolve(given))
                 picked = scores.values.mean(0)[lo:hi].topk(k).indices.tolist()
                 found[name] += len(set(truth) & set(picked)) / k / model.n_layers / len(texts)
     return found
@@ -172,7 +180,7 @@ def indexer_kl(model, texts: list[HeldOut]) -> tuple[float, float]:
     return float(before.mean()), float(mean_kl(model, learned, pieces).mean())
 
 
-def needles(model, length: int = 500, depths=(0.1, 0.5, 0.9), budgets=(0.1, 0.2)) -> dict:
+def needles(model, length: int = 500, depths=(0.1, 0.5, 0.9), budgets=(0.2, 0.5)) -> dict:
     """Right answers of each variant, question-aware, on ledgers of seed 0: {name: {budget: (right, of)}}."""
     names = [name for name, (_, kind) in VARIANTS.items() if kind is None]
     specs = {name: VARIANTS[name][0].format(hq=model.n_query_heads) for name in names}

@@ -78,14 +78,14 @@ class Texts:
         return files + [{"generated": used} for used in made]
 
     def pieces(self, model, lengths: list[int], seed: int) -> list[torch.Tensor]:
-        """One text of token ids a length, LongTensor [length]: by turns from the files and generated."""
+        """One text of token ids a length, LongTensor [length]; every third one is generated."""
         rng = Random(f"pieces/{seed}")
         encoded = {name: _encode(model, text) for name, text in self.files.items()}
         names = [name for name, ids in encoded.items() if len(ids) >= min(lengths)]
         out = []
         for number, length in enumerate(lengths):
             fitting = [name for name in names if len(encoded[name]) >= length]
-            if number % 2 == 0 and fitting:
+            if number % 3 < 2 and fitting:
                 name = rng.choice(fitting)
                 start = rng.randrange(len(encoded[name]) - length + 1)
                 ids = encoded[name][start : start + length]

@@ -188,7 +188,8 @@ def test_training_lowers_the_loss_on_texts_it_has_not_seen(tmp_path, monkeypatch
 
 
 def _held_out():
-    return [(SHIPPED / "held_out" / "constitution.txt").read_text()[start : start + 900] for start in (0, 9000)]
+    text = (SHIPPED / "held_out" / "constitution.txt").read_text()
+    return [text[start : start + 900] for start in (0, 9000)]
 
 
 def test_rate_warms_up_and_goes_to_nothing():
