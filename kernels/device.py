@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -57,9 +56,10 @@ def _cuda_device(index: int) -> Device:
     return Device(capability, properties.multi_processor_count)
 
 
-def interpreting() -> bool:
-    """True when Triton kernels are to run in Triton's interpreter, on the CPU."""
-    return os.environ.get("TRITON_INTERPRET") == "1"
+def score_fits(device: Device, kind: str, itemsize: int, head_dim: int) -> bool:
+    """False where every tile size of the score pass would spill: wide heads without 16-bit products."""
+    narrow = itemsize == 2 and device.tensor_cores
+    return head_dim <= WIDE_HEAD or narrow or kind in ("mean", "square")
 
 
 def pad(size: int) -> int:

@@ -67,7 +67,8 @@ def tiles(device: Device, itemsize: int, head_dim: int, order: int) -> dict[str,
     if not device.tensor_cores or (wide and exact):
         return {"BLOCK_N": 32, "BLOCK_H": 32, "num_warps": 8, "num_stages": 1}
     if exact:
-        return {"BLOCK_N": 64, "BLOCK_H": 32, "num_warps": 4, "num_stages": 1}
+        hidden = 32 if device.capability >= 90 else 16
+        return {"BLOCK_N": 64, "BLOCK_H": hidden, "num_warps": 4, "num_stages": 1}
     if wide:
         return {"BLOCK_N": 64, "BLOCK_H": 64, "num_warps": 8, "num_stages": 2}
     if device.capability in (86, 89):
@@ -109,20 +110,11 @@ def value_norms(values, w_o, order=1):
 def builds(device: Device, dtype: str, head_dim: int) -> list[Build]:
     """What to compile ahead of time for one device, dtype and head size."""
     itemsize = 4 if dtype == "fp32" else 2
-    return [
-        build(
-            "value_norms",
-            norms_kernel,
-            device,
-            dtype,
-            {"value_ptr": dtype, "weight_ptr": dtype if order == 1 else "fp32"},
-            {
-                "ORDER": order,
-                **device.dot("fp32" if order == 2 else dtype, head_dim),
-                "HEAD_DIM": head_dim,
-                "BLOCK_D": pad(head_dim),
-            },
-            tiles(device, itemsize, head_dim, order),
-        )
-        for order in (1, 2)
-    ]
+    found = []
+    for order in (1, 2):
+        constants = {"ORDER": order, "HEAD_DIM": head_dim, "BLOCK_D": pad(head_dim)}
+        constants |= device.dot("fp32" if order == 2 else dtype, head_dim)
+        pointers = {"value_ptr": dtype, "weight_ptr": dtype if order == 1 else "fp32"}
+        sizes = tiles(device, itemsize, head_dim, order)
+        found.append(build("value_norms", norms_kernel, device, dtype, pointers, constants, sizes))
+    return found

@@ -147,7 +147,7 @@ def tiles(device: Device, itemsize: int, head_dim: int, rows: int) -> dict[str, 
     """Tile sizes that neither spill registers nor overrun shared memory (a test compiles them all)."""
     wide = head_dim > WIDE_HEAD
     if not device.tensor_cores or (wide and itemsize == 4):
-        return {"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 8 if wide else 4, "num_stages": 1}
+        return {"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 8, "num_stages": 1}
     if itemsize == 4:
         most, slots = (32 if head_dim <= 64 else 16), 32
     else:

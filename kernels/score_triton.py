@@ -15,7 +15,7 @@ from __future__ import annotations
 import torch
 import triton
 import triton.language as tl
-from kvviz.kernels.device import LOG2E, WIDE_HEAD, Build, Device, as_rows, build, pad
+from kvviz.kernels.device import LOG2E, WIDE_HEAD, Build, Device, as_rows, build, pad, score_fits
 from kvviz.kernels.score import DOMINANT, reduce_group
 from kvviz.kernels.window_triton import product
 from kvviz.kernels.window_triton import window_pass as triton_window_pass
@@ -191,19 +191,14 @@ def dominant_kernel(
         tl.store(target, tl.load(target, mask=adds, other=0.0) + total, mask=adds)
 
 
-def takes(kind: str, itemsize: int, head_dim: int) -> bool:
-    """False where no tile size avoids spilling: wide float32 heads when values take part."""
-    return kind in ("mean", "square") or itemsize < 4 or head_dim <= WIDE_HEAD
-
-
 def tiles(device: Device, itemsize: int, head_dim: int, window: int) -> dict[str, int]:
     """Tile sizes that neither spill registers nor overrun shared memory (a test compiles them all)."""
     wide = head_dim > WIDE_HEAD
     rows = min(32, pad(window))
     if not device.tensor_cores:
-        return {"BLOCK_M": 16, "BLOCK_N": 16 if wide else 32, "num_warps": 4, "num_stages": 1}
+        return {"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 8, "num_stages": 1}
     if itemsize == 4:
-        return {"BLOCK_M": 16, "BLOCK_N": 32 if wide else 64, "num_warps": 4, "num_stages": 1}
+        return {"BLOCK_M": 16, "BLOCK_N": 64 if head_dim <= 64 else 32, "num_warps": 4, "num_stages": 1}
     if wide:
         return {"BLOCK_M": 16, "BLOCK_N": 64, "num_warps": 8, "num_stages": 1}
     if device.capability in (86, 89):
@@ -294,7 +289,7 @@ def builds(device: Device, dtype: str, head_dim: int) -> list[Build]:
     shape = {"HEAD_DIM": head_dim, "BLOCK_D": pad(head_dim)}
     found = []
     for kind in ("mean", "square", "dropkv", "caote"):
-        if not takes(kind, itemsize, head_dim):
+        if not score_fits(device, kind, itemsize, head_dim):
             continue
         constants = {"KIND": kind, "SLIDING": kind == "dropkv"} | shape
         sizes = tiles(device, itemsize, head_dim, 64)

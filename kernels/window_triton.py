@@ -225,20 +225,18 @@ def tiles(device: Device, itemsize: int, head_dim: int, rows: int) -> dict[str, 
     wide = head_dim > WIDE_HEAD
     if not device.tensor_cores or (wide and itemsize == 4):
         return {"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 8 if wide else 4, "num_stages": 1}
-    small = device.capability in (86, 89)  # 99 KB of shared memory instead of 163 or more
+    hopper = device.capability >= 90
     if itemsize == 4:
         most, keys, stages = (64 if head_dim <= 64 else 16), 32, 1
     elif wide:
-        most, keys, stages = (32 if small else 128), 32, 2
+        most, keys, stages = (128 if hopper else 64), 32, 2
     else:
-        most, keys, stages = (64 if small else 128), 64, (2 if small else 3)
+        most, keys, stages = 128, 32, 3
     block = min(most, pad(rows))
-    return {
-        "BLOCK_M": block,
-        "BLOCK_N": keys,
-        "num_warps": 8 if block == 128 else 4,
-        "num_stages": stages,
-    }
+    if hopper and not wide and itemsize == 2 and block == 128:
+        keys = 64
+    warps = 8 if block == 128 or (wide and not hopper) else 4
+    return {"BLOCK_M": block, "BLOCK_N": keys, "num_warps": warps, "num_stages": stages}
 
 
 def window_pass(

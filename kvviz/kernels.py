@@ -27,6 +27,7 @@ __path__ = [str(_folder)]
 
 from kvviz.errors import KvvizError  # noqa: E402
 from kvviz.kernels import gather, norms, ragged, score, window  # noqa: E402
+from kvviz.kernels.device import Device, score_fits  # noqa: E402
 from kvviz.kernels.merge import merge_attention  # noqa: E402
 
 __all__ = [
@@ -84,8 +85,7 @@ def score_pass(
     if reduce not in score.REDUCTIONS:
         raise KvvizError(f"Unknown reduction '{reduce}'; it can be {', '.join(score.REDUCTIONS)}.")
     fits = _fits(query, keys, values) and query.shape[1] <= _LONGEST_WINDOW
-    if kind in ("dropkv", "caote") and keys.dtype == torch.float32 and keys.shape[-1] > 128:
-        fits = False  # every tile size spills registers
+    fits = fits and score_fits(Device.of(keys), kind, keys.element_size(), keys.shape[-1])
     rest = (scaling, start, kind, sliding_window, sinks, reduce, epsilon)
     return _run("score_pass", fits, query, keys, values, lse, out, *rest)
 
