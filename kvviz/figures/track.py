@@ -116,8 +116,10 @@ def track_traces(spans: list[Span], x0: int, x1: int, named: bool = False) -> li
                 "x": [(s.start + s.end - 1) / 2 for s in marks],
                 "y": [_LANES["mark"]] * len(marks),
                 "yaxis": "y2",
-                "text": [text.visible(s.name) for s in marks],
-                "textposition": "middle right",
+                "text": _mark_labels(marks, x1 - x0),
+                "textposition": [
+                    "middle left" if s.end > x1 - 0.06 * (x1 - x0) else "middle right" for s in marks
+                ],
                 "cliponaxis": False,
                 "textfont": {"color": role("mark")},
                 "marker": {
@@ -132,6 +134,22 @@ def track_traces(spans: list[Span], x0: int, x1: int, named: bool = False) -> li
             }
         )
     return traces
+
+
+def _mark_labels(marks: list[Span], width: int) -> list[str]:
+    """Names that fit: marks too close for a label each share one, such as "M1a to M1c"."""
+    groups: list[list[int]] = []
+    for i, s in enumerate(marks):
+        near = groups and s.start - marks[groups[-1][0]].start < 0.04 * width
+        if near:
+            groups[-1].append(i)
+        else:
+            groups.append([i])
+    labels = [""] * len(marks)
+    for group in groups:
+        first, last = text.visible(marks[group[0]].name), text.visible(marks[group[-1]].name)
+        labels[group[0]] = first if len(group) == 1 else f"{first} to {last}"
+    return labels
 
 
 def mark_shapes(spans: list[Span], rows: int) -> list[dict[str, Any]]:

@@ -188,7 +188,7 @@ def _column(
         of=of,
         places=places,
         cutoff=cutoff,
-        score_words=text.score(value),
+        score_words=text.score(value) if scores is not None else _by_position(mask[layer, head]),
         rank_words=text.MISSING if rank is None else f"{text.count(rank)} of {text.count(of)}",
         places_words=text.MISSING if places is None else text.count(places),
         margin_words=_margin(value, cutoff),
@@ -202,6 +202,17 @@ def _column(
         smallest_words=said,
         reason=_NOT_STORED if stored and state != "rule" else _reason(state, value, scores),
     )
+
+
+def _by_position(row: np.ndarray) -> str:
+    """What a method that gives no scores keeps of a head: "by position: the first 4 and the last 96"."""
+    if row.all():
+        return "by position: every token"
+    first = int(np.argmin(row))
+    last = int(np.argmin(row[::-1]))
+    if first + last < row.sum():
+        return "by position"
+    return f"by position: keeps the first {text.count(first)} and the last {text.count(last)}"
 
 
 def _state(c, mask, by_rule, value, scores, token: int, layer: int, head: int) -> str:

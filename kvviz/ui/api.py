@@ -8,9 +8,12 @@ from collections.abc import Callable
 from typing import Any
 
 from kvviz.ui import work
+from kvviz.ui.line import Line
 
 
-def compare_endpoint(engine: Any, check: Callable[[work.Request], None]) -> Callable[..., dict]:
+def compare_endpoint(
+    engine: Any, check: Callable[[work.Request], None], line: Line
+) -> Callable[..., dict]:
     """`/compare`: run methods on a document and give the answers and the whole comparison."""
 
     def compare(
@@ -52,14 +55,14 @@ def compare_endpoint(engine: Any, check: Callable[[work.Request], None]) -> Call
             check(ask)
         except (KvvizError, TypeError, ValueError) as error:
             return {"error": str(error)}
-        for status in work.stream(engine, ask, threading.Event()):
-            if status["state"] == "running":
-                continue
-            result = status.get("result")
-            if result is None:
-                return {"error": status["message"]}
-            saved = json.loads(result.to_json())
-            return {"answers": saved["table"], "comparison": saved}
-        return {"error": "The run ended without a result."}
+        try:
+            with line.turn():
+                *_, last = work.stream(engine, ask, threading.Event())
+        except KvvizError as error:  # the line is full
+            return {"error": str(error)}
+        if last.get("result") is None:
+            return {"error": last["message"]}
+        saved = json.loads(last["result"].to_json())
+        return {"answers": saved["table"], "comparison": saved}
 
     return compare

@@ -23,12 +23,6 @@ from kvviz.ui.views import answer, boot
 from kvviz.ui.work import Engine
 
 VIEW = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
-MODEL_WORK = {
-    "show_progress": "hidden",
-    "api_visibility": "private",
-    "concurrency_limit": 1,
-    "concurrency_id": "model",
-}
 # Announces each new status of a run to the page; its text never becomes markup.
 BUS_JS = """
 watch('value', () => document.dispatchEvent(new CustomEvent('kv:status', {detail: props.value})));
@@ -65,14 +59,18 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
         )
 
         running = form.run.click(
-            desk.run, [*form.inputs], [bus], trigger_mode="once", **MODEL_WORK
-        )
+            desk.run, [*form.inputs], [bus], trigger_mode="once", **VIEW
+        )  # the desk keeps its own line: it can say how long it is
         running.failure(desk.failed, None, [bus], **VIEW)
+        running.then(desk.methods_of, [form.model, form.dtype], [bus], **VIEW)
+        form.model.change(desk.methods_of, [form.model, form.dtype], [bus], **VIEW)
         form.stop.click(desk.stop, None, None, queue=False, api_visibility="private")
-        more = page.decode_more(desk.decode_more, None, [bus], trigger_mode="once", **MODEL_WORK)
+        more = page.decode_more(desk.decode_more, None, [bus], trigger_mode="once", **VIEW)
         more.failure(desk.failed, None, [bus], **VIEW)
-        tried = page.try_again(desk.try_again, None, [bus], trigger_mode="once", **MODEL_WORK)
+        tried = page.try_again(desk.try_again, None, [bus], trigger_mode="once", **VIEW)
         tried.failure(desk.failed, None, [bus], **VIEW)
+        page.calibrate(desk.calibrate, None, [bus], trigger_mode="once", **VIEW)
+        page.stop_calibration(desk.stop_calibration, None, None, queue=False, api_visibility="private")
         page.stop_run(desk.stop, None, None, queue=False, api_visibility="private")
         form.saved.upload(desk.open_saved, [form.saved], [bus], **VIEW)
         form.upload.upload(desk.read_document, [form.upload], [form.document, bus], **VIEW)
@@ -80,9 +78,8 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
         for changed in (form.document.blur, form.methods.change, form.budgets.change):
             changed(desk.estimate, form.sized, [bus], trigger_mode="always_last", **VIEW)
         demo.unload(desk.leave)
-        gr.api(compare_endpoint(engine, desk.check), api_name="compare", concurrency_id="model",
-               concurrency_limit=1)  # fmt: skip
-    demo.queue(max_size=settings().queue_size, default_concurrency_limit=8)
+        gr.api(compare_endpoint(engine, desk.check, desk.line), api_name="compare", concurrency_limit=None)
+    demo.queue(max_size=None, default_concurrency_limit=None)
     return demo
 
 
@@ -101,6 +98,7 @@ def launch_options() -> dict[str, Any]:
         "ssr_mode": False,
         "footer_links": ["api"],
         "show_error": False,
+        "max_threads": 40 + settings().queue_size,  # whoever waits in the line takes one
     }  # fmt: skip
 
 
@@ -121,8 +119,9 @@ def _load(store: RunStore, run_id: str) -> None:
         store.get(run_id)
 
 
-def launch(**options: Any) -> Any:
-    """Build and serve the page; `options` win over the defaults."""
+def launch(host: str | None = None, port: int | None = None, **options: Any) -> Any:
+    """Build and serve the page; `options` (of Gradio's launch) win over the defaults."""
+    options |= {k: v for k, v in (("server_name", host), ("server_port", port)) if v is not None}
     store = RunStore()
     warm(store)
     return build_app(store=store).launch(**{**launch_options(), **options})

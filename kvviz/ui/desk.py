@@ -33,6 +33,7 @@ class Desk:
     def __init__(self, engine: Any, store: RunStore, limits: Any):
         self.engine, self.store, self.limits = engine, store, limits
         self.line = Line(limits.queue_size)
+        self._calibrating, self._stop_calibration = threading.Lock(), threading.Event()
         self._cancels: dict[str, threading.Event] = {}
         self.reference: Comparison | None = None  # whose times the next estimate scales
 
@@ -64,6 +65,46 @@ class Desk:
             yield told(state="failed", message=_sentence(error))
             return
         yield from self._stream(more, request.session_hash or "", run)
+
+    def methods_of(self, model: str, dtype: str) -> str:
+        """Methods that cannot run on this model, each with its reason (known once it is loaded)."""
+        reasons = self.engine.unavailable(str(model), str(dtype))
+        specs = {spec.id: spec for spec in self.engine.methods()}
+        rows = [{"id": m, "label": specs[m].label, "reason": reason, "artefact": specs[m].artefact}
+                for m, reason in reasons.items()]  # fmt: skip
+        return told(state="methods", methods=rows, model=str(model), dtype=str(dtype),
+                    calibrates=not self.limits.public)  # fmt: skip
+
+    def calibrate(self, event: gr.EventData) -> Iterator[str]:
+        """Make what a method needs for a model, beside all else; one at a time, and not on public servers."""
+        data = event._data if isinstance(event._data, dict) else {}
+        spec = next((s for s in self.engine.methods() if s.id == data.get("method")), None)
+        if spec is None or not getattr(spec, "artefact", None) or self.limits.public:
+            return
+        model, dtype = str(data.get("model")), str(data.get("dtype"))
+        if not self._calibrating.acquire(blocking=False):
+            message = "Another calibration is running. Try again when it is over."
+            yield told(state="calibrate", inner="failed", label=spec.label, message=message)
+            return
+        try:
+            self._stop_calibration.clear()
+            ask = work.Request("", "", [], [], model=model, dtype=dtype)
+
+            def events(cancel: threading.Event, progress: Any) -> Iterator[Any]:
+                return self.engine.calibrate(ask, spec.artefact, cancel, progress)
+
+            for status in work.stream(self.engine, ask, self._stop_calibration, events):
+                stopped = status["state"] == "stopped"
+                message = "Stopped. Started again, it goes on from there." if stopped else status["message"]
+                yield told(state="calibrate", inner=status["state"], label=spec.label, message=message,
+                           fraction=status.get("fraction"))  # fmt: skip
+        finally:
+            self._calibrating.release()
+        yield self.methods_of(model, dtype)
+
+    def stop_calibration(self) -> None:
+        """Stop the calibration; it goes on from its last checkpoint when it is started again."""
+        self._stop_calibration.set()
 
     def failed(self) -> str:
         """What the page is told when a handler itself broke, or the queue was full."""

@@ -9,8 +9,9 @@ from typing import Any
 import gradio as gr
 
 NAMES = (
-    "document", "question", "expected", "protocol", "methods", "budgets", "model", "dtype",
-    "max_new_tokens", "window", "seed", "system",
+    "document", "question", "expected", "protocol", "methods", "budgets", "variants", "model",
+    "dtype", "max_new_tokens", "window", "system", "controlled", "evict_every", "temperature",
+    "top_p", "seed",
 )  # fmt: skip
 PROTOCOLS = [
     ("The question is known while compressing", "question-aware"),
@@ -36,6 +37,8 @@ class Form:
     methods: gr.CheckboxGroup
     budgets: gr.Dropdown
     sized: list[Any]  # the fields that decide how long a run takes
+    model: gr.Dropdown
+    dtype: gr.Dropdown
 
 
 def build(engine: Any) -> Form:
@@ -70,8 +73,9 @@ def build(engine: Any) -> Form:
                 multiselect=True, allow_custom_value=True, elem_id="kv-budgets-field",
                 label="Budgets (share of the cache kept; any from 1% to 100%)",
             )  # fmt: skip
+            gr.HTML(html_template='<div id="kv-unavailable" class="kv"></div>', apply_default_css=False)
             _about(engine.methods())
-            more = _more_settings()
+            variants, more = _more_settings(engine)
         with gr.Column(scale=3, min_width=240):
             gr.HTML("<h3>3 · Run</h3>", elem_classes="kv-step")
             with gr.Row():
@@ -82,9 +86,9 @@ def build(engine: Any) -> Form:
                 "Open a saved run", file_types=[".zip", ".json"], size="sm",
                 elem_id="kv-open-saved",
             )  # fmt: skip
-    inputs = [document, question, expected, protocol, methods, budgets, *more]
+    inputs = [document, question, expected, protocol, methods, budgets, variants, *more]
     return Form(inputs, document, question, expected, protocol, upload, saved, run, stop, examples,
-                methods, budgets, [document, methods, budgets, more[2]])  # fmt: skip
+                methods, budgets, [document, methods, budgets, more[2]], *more[:2])  # fmt: skip
 
 
 def _methods(engine: Any) -> gr.CheckboxGroup:
@@ -112,7 +116,8 @@ def _made(spec: Any) -> bool:
     return bool(getattr(spec, "reconstructed", ""))
 
 
-def _more_settings() -> list[Any]:
+def _more_settings(engine: Any) -> tuple[gr.Dropdown, list[Any]]:
+    """(methods with another allocation, the other fields in the order of NAMES)."""
     from kvviz.models.catalog import CATALOG
     from kvviz.settings import settings
 
@@ -131,10 +136,39 @@ def _more_settings() -> list[Any]:
             1, min(256, limits.max_new_tokens), value=min(48, limits.max_new_tokens), step=1,
             label="Answer length, tokens at most", elem_id="kv-new-tokens-field",
         )  # fmt: skip
-        window = gr.Slider(1, 256, value=32, step=1, label="Observation window, tokens")
-        seed = gr.Number(0, precision=0, minimum=0, label="Seed of random methods")
+        window = gr.Slider(1, 128, value=32, step=1, label="Observation window, tokens")
         system = gr.Textbox(label="System message (optional)", lines=1)
-    return [model, dtype, new_tokens, window, seed, system]
+    with gr.Accordion("Advanced", open=False, elem_id="kv-advanced"):
+        variants = gr.Dropdown(
+            _variants(engine), value=[], multiselect=True, allow_custom_value=True,
+            label="Methods with another allocation or other options", elem_id="kv-variants-field",
+            info="Choose, or write a method with its options, such as snapkv:window=16,allocation=global",
+        )  # fmt: skip
+        controlled = gr.Checkbox(
+            False, label="Controlled settings", elem_id="kv-controlled-field",
+            info="Every method gets the same window, pooling and way of joining query heads",
+        )  # fmt: skip
+        every = gr.Number(
+            0, precision=0, minimum=0, elem_id="kv-every-field",
+            label="Evict again after every so many new tokens (0 = never)",
+            info="Only methods that can: " + ", ".join(
+                spec.label for spec in engine.methods() if getattr(spec, "decodes", False)),
+        )  # fmt: skip
+        temperature = gr.Slider(0, 2, value=0, step=0.05, label="Temperature (0 = greedy)")
+        top_p = gr.Slider(0.05, 1, value=1, step=0.05, label="Top-p")
+        seed = gr.Number(0, precision=0, minimum=0, label="Seed")
+    return variants, [model, dtype, new_tokens, window, system, controlled, every, temperature, top_p, seed]
+
+
+def _variants(engine: Any) -> list[tuple[str, str]]:
+    """Every method with every allocation that is not its own."""
+    allocations = getattr(engine, "allocations", dict)()
+    return [
+        (f"{spec.label} with {label}", f"{spec.id}:allocation={name}")
+        for spec in engine.methods()
+        for name, label in allocations.items()
+        if name != getattr(spec, "allocation", name)
+    ]
 
 
 def _example_buttons() -> list[tuple[gr.Button, Any]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from dataclasses import dataclass
 from typing import Any
 
 from kvviz.comparison import Comparison
 from kvviz.errors import InputError
+from kvviz.types import Mark
 
 
 @dataclass(frozen=True)
@@ -20,6 +22,7 @@ class Chosen:
     tok: tuple[int, int] | None = None
     layer: int | None = None
     head: int | None = None
+    marks: tuple[tuple[int, int], ...] = ()  # put by hand, beside the run's own
 
 
 def checked(raw: Any, c: Comparison) -> Chosen:
@@ -32,7 +35,28 @@ def checked(raw: Any, c: Comparison) -> Chosen:
         b = None
     layer = whole(raw.get("layer"), 0, c.model.n_layers - 1)
     head = whole(raw.get("head"), 0, c.model.n_kv_heads - 1)
-    return Chosen(a, b, _budget(raw.get("budget"), c), _span(raw.get("tok"), c), layer, head)
+    marks = _marks(raw.get("marks"), c)
+    return Chosen(a, b, _budget(raw.get("budget"), c), _span(raw.get("tok"), c), layer, head, marks)
+
+
+MOST_MARKS = 12
+
+
+def _marks(raw: Any, c: Comparison) -> tuple[tuple[int, int], ...]:
+    spans = [_span(item, c) for item in raw[:MOST_MARKS]] if isinstance(raw, list) else []
+    return tuple(dict.fromkeys(span for span in spans if span is not None))
+
+
+def marked(c: Comparison, spans: tuple[tuple[int, int], ...]) -> Comparison:
+    """The comparison with a visitor's marks beside its own. A stored run is everyone's: it stays as it is."""
+    if not spans:
+        return c
+    groups = {mark.name.rstrip("abcdefghijklmnopqrstuvwxyz") for mark in c.marks}
+    new = [
+        Mark(f"M{number}", start, end, "".join(c.prompt.tokens[start:end]), "marked by hand")
+        for number, (start, end) in enumerate(spans, 1 + len(groups))
+    ]
+    return dataclasses.replace(c, marks=[*c.marks, *new])
 
 
 def whole(value: Any, low: int, high: int) -> int | None:

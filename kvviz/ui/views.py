@@ -6,6 +6,7 @@ can understand comes back as {"error": sentence}.
 
 from __future__ import annotations
 
+import dataclasses
 import math
 import traceback
 from collections.abc import Callable
@@ -44,7 +45,9 @@ def answer(store: RunStore, files: Path, body: Any) -> dict[str, Any]:
     try:
         run = store.get(body.get("run"))
         args = body.get("args") if isinstance(body.get("args"), dict) else {}
-        return fn(run, selection.checked(body.get("sel"), run.comparison), {**args, "files": files})
+        chosen = selection.checked(body.get("sel"), run.comparison)
+        run = dataclasses.replace(run, comparison=selection.marked(run.comparison, chosen.marks))
+        return fn(run, chosen, {**args, "files": files})
     except KvvizError as error:
         return {"error": str(error)}
     except Exception:  # a fault of ours: the log has it, the visitor keeps the rest of the page

@@ -225,6 +225,17 @@ class Engine:
         reasons = {spec.id: spec.available(model) for spec in self.methods()}
         return {method: reason for method, reason in reasons.items() if reason}
 
+    def calibrate(
+        self, ask: Request, name: str, cancel: threading.Event,
+        progress: Callable[[str, float | None], None],
+    ) -> Iterator[Any]:  # fmt: skip
+        """Make the calibrated file `name` for a model; the last event carries a sentence."""
+        from kvviz.calibrate import calibrate
+        from kvviz.types import Event
+
+        calibrate(name, self.model(ask, progress), progress=progress, cancel=cancel)
+        yield Event("done", "Done", 1, 1, 0.0, result="Calibrated. It can be chosen now.")
+
     def stream(
         self,
         ask: Request,
@@ -351,6 +362,8 @@ def _of_event(event: Any) -> dict[str, Any]:
 def _ending(result: Any, cancel: threading.Event) -> dict[str, Any]:
     if result is None:
         return {"state": "stopped", "message": "Stopped. No answer was finished yet."}
+    if isinstance(result, str):
+        return {"state": "done", "message": result}
     stopped = cancel.is_set()
     answers = [result.full, *result.variants]
     finished = sum(v.finished not in ("", "cancelled") for v in answers)

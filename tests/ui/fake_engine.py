@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-from kvviz.errors import InputError
+from kvviz.errors import Cancelled, InputError
 from kvviz.types import Event
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "figures"))
@@ -24,9 +24,25 @@ class FakeEngine:
 
     def methods(self):
         return [
-            SimpleNamespace(id=m, label=LABELS[m], options={"window": 32}, idea="", paper="")
+            SimpleNamespace(id=m, label=LABELS[m], options={"window": 32}, idea="", paper="",
+                            artefact="dropkv" if m == "dropkv" else None, allocation="uniform",
+                            decodes=m == "keydiff")
             for m in ("snapkv", "criticalkv", "adakv", "dropkv", "keydiff", "streaming_llm")
         ]
+
+    def unavailable(self, model_id, dtype):
+        return {"dropkv": "DropKV was not calibrated for tiny."} if model_id == "tiny" else {}
+
+    def allocations(self):
+        return {"uniform": "an even split", "global": "one ranking"}
+
+    def calibrate(self, ask, name, cancel, progress):
+        for step in range(self.steps):
+            if cancel.is_set():
+                raise Cancelled("Stopped.")
+            progress(f"step {step}", step / self.steps)
+            time.sleep(self.pause)
+        yield Event("done", "Done", 1, 1, 0.0, result="Calibrated. It can be chosen now.")
 
     def stream(self, ask, cancel, progress):
         self.asked.append(ask)

@@ -16,8 +16,8 @@ from kvviz.ui.line import Line, words
 from kvviz.ui.traces import Traces, weight
 
 TEXT = "The keeper wrote the code 58213 in the ledger. " * 4
-GOOD = {"document": TEXT, "question": "What code?", "methods": ["snapkv"], "budgets": ["50%"], "model": "tiny",
-        "max_new_tokens": 3}  # fmt: skip
+GOOD = {"document": TEXT, "question": "What code?", "methods": ["snapkv"],
+        "budgets": ["50%"], "model": "tiny", "max_new_tokens": 3}  # fmt: skip
 
 
 @pytest.fixture
@@ -113,14 +113,16 @@ def test_an_edit_lands_in_the_run_with_its_lines(desk):
     from kvviz.figures.exports import python_lines
 
     mine = run(desk)
-    data = {"run": mine.id, "sel": {"a": "snapkv", "budget": 0.5}, "edits": [{"kind": "pin", "tok": [30, 33]}]}
+    data = {"run": mine.id, "sel": {"a": "snapkv", "budget": 0.5}}
+    data["edits"] = [{"kind": "pin", "tok": [30, 33]}]
     statuses = told(desk.try_again(SimpleNamespace(_data=data), WHO))
     assert statuses[-1]["state"] == "done" and statuses[-1]["run"] == mine.id, statuses[-1]
     assert not any(s.get("stage") == "prefill" for s in statuses)
     c = mine.comparison
     assert c.methods == ["snapkv", "snapkv+edit1"] and c.variants[-1].kl is not None
     rows = c.settings["experiment"]["rows"]
-    assert [r["name"] for r in rows] == ["Before", "After the edit", *(f"Random control {i}" for i in range(3))]
+    controls = [f"Random control {i}" for i in range(3)]
+    assert [r["name"] for r in rows] == ["Before", "After the edit", *controls]
     assert all(r["error"] for r in rows)
     assert "Edit('pin', 30, 33, None, None)" in python_lines(c)
     more = told(desk.decode_more(SimpleNamespace(_data={"run": mine.id, "budget": 0.2}), WHO))[-1]

@@ -21,13 +21,14 @@ function buildBar() {
   bar.head = chooser('KV head', [], '', v => choose({head: v === '' ? null : Number(v)}, 'bar'), {id: 'kv-head-choice'});
   bar.tokens = h('span', {class: 'kv-tokens', id: 'kv-tokens'});
   bar.clear = h('button', {class: 'kv-button kv-small', id: 'kv-clear',
-    onclick: () => choose({tok: null, layer: null, head: null}, 'bar')}, 'Clear');
+    onclick: () => choose({tok: null, layer: null, head: null, marks: []}, 'bar')}, 'Clear');
   document.addEventListener('kv:sel', syncBar);
   return h('section', {class: 'kv-bar', 'aria-label': 'Selection'},
     h('div', {class: 'kv-bar-row'}, bar.a, bar.b, bar.swap,
       h('div', {class: 'kv-budget'}, h('span', {class: 'kv-label'}, 'Budget'),
         h('div', {class: 'kv-slide'}, bar.slider, bar.ticks), bar.triple)),
-    h('div', {class: 'kv-bar-row'}, bar.layer, bar.head, bar.tokens, bar.clear));
+    h('div', {class: 'kv-bar-row'}, bar.layer, bar.head, bar.tokens,
+      bar.marks = h('span', {class: 'kv-tokens', id: 'kv-marks'}), bar.clear));
 }
 
 // Numbers at once, from what the run says about each stop; the server's wording follows.
@@ -73,8 +74,14 @@ function syncBar() {
   showBudget(index);
   put(bar.tokens, h('span', {class: 'kv-label'}, s.tok && s.tok[1] - s.tok[0] > 1 ? 'Tokens' : 'Token'),
     s.tok ? [h('b', {}, spanName(s.tok)), ' ', h('q', {}, shown(textOf(s.tok), 32)),
-      h('button', {class: 'kv-x', 'aria-label': 'Clear tokens', onclick: () => choose({tok: null}, 'bar')}, '×')]
+      h('button', {class: 'kv-x', 'aria-label': 'Clear tokens', onclick: () => choose({tok: null}, 'bar')}, '×'),
+      inMark(s.tok[0]) ? null : h('button', {class: 'kv-button kv-small', id: 'kv-mark', title: 'Follow these tokens in every view',
+        onclick: () => toggleMark(s.tok)}, 'Mark')]
       : h('span', {class: 'kv-muted'}, 'all'));
+  put(bar.marks, (s.marks || []).length ? h('span', {class: 'kv-label'}, 'Marks') : null,
+    S.meta.marks.filter(m => m.byHand).map(m => h('span', {class: 'kv-chip kv-mark-chip'},
+      h('button', {class: 'kv-word', onclick: () => choose({tok: [m.start, m.end]}, 'mark')}, m.name),
+      h('button', {class: 'kv-x', 'aria-label': `Remove ${m.name}`, onclick: () => toggleMark([m.start, m.end])}, '×'))));
   for (const line of document.querySelectorAll('.kv-echo')) put(line, selectionWords());
 }
 

@@ -6,7 +6,7 @@ const docLegend = h('div', {class: 'kv-legend'});
 const docMap = h('canvas', {class: 'kv-minimap', width: 12, height: 400, title: 'Overview of the text',
   'aria-hidden': 'true'});
 const docExtra = h('div', {class: 'kv-doc-extra'});
-const BLOCK = 600;  // characters, split at a space or line end
+const BLOCK = 600;  // characters, about; split at a line end where there is one
 let codes = null;   // one entry per token: {cls, title}
 let blocks = [];
 let cursor = null;
@@ -16,6 +16,37 @@ const colourBy = chooser('Colour by', [['ab', 'A against B'], ['a', 'A'], ['b', 
   docView.dirty = true;
   refresh(docView);
 }, {id: 'kv-colour-by'});
+
+const foldBox = h('input', {type: 'checkbox', id: 'kv-fold', onchange: () => { blocks.forEach(b => { b.open = false; }); repaintDoc(); }});
+const foldLabel = h('label', {class: 'kv-check'}, foldBox, 'Fold where A and B agree');
+
+// Stretches in which no word tells A and B apart become one line each; what is chosen or marked stays open.
+function foldBlocks() {
+  const on = foldBox.checked && codes?.reply.by === 'ab', d = S.doc, line = codes?.reply.codes;
+  const held = [...(S.meta?.marks || []).map(m => [m.start, m.end]), ...(S.sel.tok ? [S.sel.tok] : [])];
+  const agrees = b => {
+    const from = d.token(b.first), to = d.token(b.last);
+    if (held.some(([s, e]) => s <= to && e > from)) return false;
+    for (let i = b.first; i <= b.last; i += 1) if (line.charCodeAt(d.token(i)) - 48 >= 2) return false;
+    return true;
+  };
+  let lead = null;
+  for (const b of blocks) {
+    const fold = on && !b.open && agrees(b);
+    b.el.classList.toggle('kv-folded', fold);
+    b.el.classList.toggle('kv-inside', fold && lead !== null);
+    if (fold && !lead) lead = Object.assign(b, {folds: []});
+    if (fold) { lead.folds.push(b); b.filled = false; } else lead = null;
+  }
+  for (const b of blocks) {
+    if (!b.el.classList.contains('kv-folded') || b.el.classList.contains('kv-inside')) continue;
+    const size = b.folds[b.folds.length - 1].to - b.from;
+    b.el.replaceChildren(h('button', {class: 'kv-link-button', onclick: () => {
+      b.folds.forEach(one => { one.open = true; });
+      repaintDoc();
+    }}, `▸ ${fmt.count(size)} characters in which A and B agree`));
+  }
+}
 
 const find = h('input', {type: 'search', class: 'kv-find', placeholder: 'Find in text', 'aria-label': 'Find in text',
   onkeydown: event => { if (event.key === 'Enter') { event.preventDefault(); findText(find.value); } }});
@@ -32,7 +63,7 @@ function buildDocument() {
   document.addEventListener('kv:sel', markDoc);
   document.addEventListener('kv:theme', drawMinimap);
   return h('section', {class: 'kv-panel kv-doc', id: 'kv-document', 'aria-label': 'Document'},
-    h('div', {class: 'kv-panel-head'}, h('h3', {class: 'kv-panel-title'}, 'Your text, shaded by who still holds it'), colourBy, find),
+    h('div', {class: 'kv-panel-head'}, h('h3', {class: 'kv-panel-title'}, 'Your text, shaded by who still holds it'), colourBy, find, foldLabel),
     h('p', {class: 'kv-guide', id: 'kv-doc-guide'}, 'Solid shading: most heads kept this word’s cache entry. Grey text: every head dropped it.'),
     h('div', {class: 'kv-doc-frame'}, docMap, docBox), docRead, docLegend, docExtra);
 }
@@ -54,6 +85,7 @@ async function loadText() {
     : t >= d.first && t - d.first < d.starts.length ? t - d.first : -1;
   d.token = i => d.index ? d.index[i] : i + d.first;
   S.doc = d;
+  foldBox.checked = S.meta.n > 32768;
   cutBlocks(d);
   syncBar();
   document.dispatchEvent(new CustomEvent('kv:text'));
@@ -66,10 +98,11 @@ function cutBlocks(d) {
   for (let i = 0; i < d.starts.length; i += 1) {
     const end = d.ends[i], next = i + 1 < d.starts.length ? d.starts[i + 1] : d.text.length;
     if (next < end) continue;  // a character made of several tokens
-    const enough = end - from >= BLOCK, stop = /\s$/.test(d.text.slice(0, end).slice(-1)) || /^\s/.test(d.text[end] || ' ');
-    if ((enough && stop) || end - from > 3 * BLOCK || i === d.starts.length - 1) {
+    const size = end - from, line = d.text[end - 1] === '\n', word = line || /\s/.test(d.text[end] || ' ');
+    if ((size >= BLOCK / 2 && line) || (size >= 3 * BLOCK && word) || size > 4 * BLOCK || i === d.starts.length - 1) {
       const to = i === d.starts.length - 1 ? d.text.length : end;
-      blocks.push({first, last: i, from, to, el: h('div', {class: 'kv-block'}), filled: false});
+      const flows = from > 0 && d.text[from - 1] !== '\n', on = !line && to < d.text.length;
+      blocks.push({first, last: i, from, to, el: h('div', {class: `kv-block${flows || on ? ' kv-flows' : ''}`}), filled: false});
       first = i + 1;
       from = to;
     }
@@ -93,7 +126,7 @@ const watcher = new IntersectionObserver(entries => {
 // Equal neighbours share one span; a click is resolved to a token by its character offset.
 function fillBlock(b) {
   const d = S.doc;
-  if (!codes || b.filled === codes) return;
+  if (!codes || b.filled === codes || b.el.classList.contains('kv-folded')) return;
   const out = [];
   let at = b.from, run = null;
   const plainTo = to => { if (to > at) { out.push(document.createTextNode(d.text.slice(at, to))); at = to; } };
@@ -122,12 +155,14 @@ function fillBlock(b) {
 const inMark = t => (S.meta?.marks || []).some(m => t >= m.start && t < m.end);
 
 function markDoc(event) {
-  if (!event.detail.changed.includes('tok')) return;
+  if (!event.detail.changed.includes('tok') && !event.detail.changed.includes('marks')) return;
   repaintDoc();
+  if (!event.detail.changed.includes('tok')) return;
   if (event.detail.src !== 'document' && S.sel.tok) scrollToToken(S.sel.tok[0]);
 }
 
 function repaintDoc() {
+  if (S.doc && codes) foldBlocks();
   for (const b of blocks) { b.filled = false; if (b.near) fillBlock(b); }
   drawMinimap();
 }
@@ -137,6 +172,7 @@ function scrollToToken(t) {
   if (i < 0) return;
   const b = blocks.find(block => i >= block.first && i <= block.last);
   if (!b) return;
+  if (b.el.classList.contains('kv-folded')) { b.open = true; repaintDoc(); }
   fillBlock(b);
   const el = [...b.el.querySelectorAll('.kv-chosen')][0] || b.el;
   const top = el.getBoundingClientRect().top - docBox.getBoundingClientRect().top + docBox.scrollTop;
@@ -146,7 +182,7 @@ function scrollToToken(t) {
 // Character offset in the document of a position inside the DOM.
 function charAt(node, offset) {
   const block = (node.nodeType === 3 ? node.parentElement : node)?.closest?.('.kv-block');
-  if (!block) return null;
+  if (!block || block.classList.contains('kv-folded')) return null;
   const range = document.createRange();
   range.setStart(block, 0);
   try { range.setEnd(node, offset); } catch (error) { return null; }
@@ -251,6 +287,7 @@ const docView = addView({id: 'document', reads: ['run', 'a', 'b', 'budget', 'lay
     words: t => `A ${fmt.count(a[t])} of ${fmt.count(heads[t])} KV heads` + (b ? ` · B ${fmt.count(b[t])} of ${fmt.count(heads[t])}` : '')
       + (reply.partial[t] ? ` · ${reply.partial[t]}` : '')};
   colourBy.hidden = !S.sel.b;
+  foldLabel.hidden = reply.by !== 'ab';
   put(docLegend, docLegendOf(reply.by).map(([c, text]) => h('span', {class: 'kv-key'}, h('span', {class: `kv-t ${c}`}, 'word'), ' ', text)));
   put(document.getElementById('kv-doc-guide'), reply.by === 'ab'
     ? 'A colour marks words that one method holds in more heads than the other. Grey text: most heads dropped it.' : reply.guide);

@@ -18,7 +18,7 @@ function buildEffect() {
     return {x0: from - 0.5, x1: to - 0.5, y0: layer - 0.5, y1: layer + 0.5};
   };
   const line = h('p', {class: 'kv-guide'});
-  const note = reply => put(line, [reply.queries, reply.compared].filter(Boolean).join(' · '));
+  const note = reply => put(line, [reply.queries && `Measured ${reply.queries}`, reply.compared].filter(Boolean).join(' · '));
   const dots = new Panel({id: 'effect-dots', title: 'Error per head: A against B', view: 'effect_scatter', tab: 'effect', height: 420,
     reads: ['run', 'budget', 'a', 'b'], needsB: true, after: note,
     onHover: p => Array.isArray(p.customdata) || ArrayBuffer.isView(p.customdata)

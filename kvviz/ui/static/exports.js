@@ -49,7 +49,7 @@ function showSource() {
   const pick = chooser('Example', options, m.id, id => openRun(id, {}), {id: 'kv-stored'});
   put(sourceLine, h('p', {}, h('b', {}, what), ` · ${m.model.id} · ${m.model.dtype} · ${fmt.count(m.n)} tokens`
     + (m.date ? ` · ${m.date}` : '') + ' · greedy',
-  m.stored_note ? h('span', {class: 'kv-muted'}, ` ${m.stored_note}`) : null),
+  m.stored_note ? h('span', {class: 'kv-muted'}, ` · ${m.stored_note}`) : null),
   options.length > 1 ? pick : null);
 }
 

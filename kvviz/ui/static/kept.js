@@ -121,6 +121,7 @@ function buildKept() {
     mark: () => S.sel.layer === null || S.sel.layer === undefined ? []
       : [{x0: 0, x1: 1, xref: 'paper', y0: S.sel.layer - 0.5, y1: S.sel.layer + 0.5}]});
   for (const panel of [a, b, ab]) panel.plot.onStep = zoomBy;
+  for (const panel of [a, b]) panel.plot.barBelow = true;  // so that a column stands below the same column
   const all = h('details', {class: 'kv-more', id: 'kv-all-methods'}, h('summary', {}, 'Every method, one band each'));
   const every = new Panel({id: 'every', title: 'Every method', view: 'all_methods', tab: 'kept', height: 500,
     reads: ['run', 'budget', 'range'], args: () => keptArgs({}), onBox: x => choose({tok: boxSpan(x)}, 'every'),
@@ -131,6 +132,8 @@ function buildKept() {
   all.append(every.el);
   document.addEventListener('kv:run', () => { LOOK.range = S.meta.range || null; put(rangeWords, LOOK.range
     ? `tokens ${fmt.count(LOOK.range[0])}–${fmt.count(LOOK.range[1] - 1)} of ${fmt.count(S.meta.n)}` : `all ${fmt.count(S.meta.n)} tokens`); });
-  return [zoomTools(), a.el, b.el, ab.el, heads('heads-a', 'a').el, heads('heads-b', 'b').el,
-    h('div', {class: 'kv-split'}, bars('layers-a', 'a').el, bars('layers-b', 'b').el), all];
+  const layers = h('details', {class: 'kv-more', id: 'kv-one-layer', open: window.innerWidth >= 700},
+    h('summary', {}, 'Layer by layer and head by head'), heads('heads-a', 'a').el, heads('heads-b', 'b').el,
+    h('div', {class: 'kv-split'}, bars('layers-a', 'a').el, bars('layers-b', 'b').el));
+  return [zoomTools(), a.el, b.el, ab.el, layers, all];
 }

@@ -52,6 +52,7 @@ async function openRun(id, wanted, tab) {
     return;
   }
   S.meta = m;
+  m.own_marks = m.marks;
   S.doc = null;
   codes = null;
   Object.assign(methodNames, Object.fromEntries(m.methods.map(x => [x.id, x.label])));
@@ -65,7 +66,9 @@ async function openRun(id, wanted, tab) {
   sel.head = inside(sel.head, m.model.kv_heads);
   sel.budget = m.steps[stepIndex(sel.budget || m.steps[0])];
   if (!sel.tok || !(sel.tok[0] >= 0 && sel.tok[1] > sel.tok[0] && sel.tok[1] <= m.n)) sel.tok = null;
+  sel.marks = (sel.marks || []).filter(([from, to]) => from < to && to <= m.n).slice(0, 12);
   S.sel = sel;
+  m.marks = allMarks();
   app.classList.remove('kv-empty');
   tabs.steps.button.hidden = !m.evictions;
   showSource();

@@ -108,7 +108,7 @@ class Plot {
     });
     this.forImage.showlegend = layout.showlegend;
     layout.showlegend = false;  // it stands below the figure; images get it back
-    put(this.legend, data.filter(t => t.showlegend && t.name).map(legendKey));
+    put(this.legend, data.filter(t => t.showlegend && t.name).map(legendKey), this.barBelow ? this.lowerBar(data, layout) : null);
     this.trimBars(data, layout);
     this.wrapTitles(layout);
     for (const [key, axis] of Object.entries(layout)) {
@@ -126,6 +126,17 @@ class Plot {
     this.el.setAttribute('aria-label', layout.meta?.summary || this.name);
     this.el.dataset.drawn = String(Number(this.el.dataset.drawn || 0) + 1);
     if (!this.wired) this.wire(Plotly);
+  }
+
+  // The colour bar as a strip in the legend below, which leaves the map its whole width.
+  lowerBar(data, layout) {
+    const trace = data.find(t => t.marker?.colorbar), bar = trace?.marker.colorbar;
+    if (!bar) return null;
+    trace.marker = {...trace.marker, showscale: false};
+    layout.margin.r = 16;
+    const ends = bar.ticktext || [], tones = trace.marker.colorscale.filter((_, i) => i % 2 === 0).map(([, tone]) => tone);
+    return h('span', {class: 'kv-key'}, ends[0], h('span', {class: 'kv-strip-bar'}, tones.map(tone => h('i', {style: `background:${tone}`}))),
+      ends[ends.length - 1], ` · ${plainTitle(bar.title?.text)}`);
   }
 
   // A colour bar without room for its words is left out: the legend below names both ends.
@@ -212,7 +223,8 @@ class Plot {
 
   async image(format) {
     const Plotly = await plotly();
-    const figure = {data: this.host.data, layout: {...this.host.layout, ...this.forImage, width: undefined,
+    const data = this.host.data.map(t => t.marker?.colorbar ? {...t, marker: {...t.marker, showscale: true}} : t);
+    const figure = {data, layout: {...this.host.layout, ...this.forImage, width: undefined,
       height: this.host.clientHeight + 30, paper_bgcolor: css('page')}};
     const still = await Plotly.toImage(figure, {format, width: Math.max(900, this.host.clientWidth),
       height: this.host.clientHeight + 30, scale: format === 'png' ? 2 : 1});

@@ -25,6 +25,8 @@ document.addEventListener('kv:status', event => {
   let status = null;
   try { status = JSON.parse(event.detail || 'null'); } catch (error) { return; }
   if (status?.state === 'estimate') showEstimate(status.seconds);
+  else if (status?.state === 'calibrate') showCalibration(status);
+  else if (status?.state === 'methods') showUnavailable(status);
   else if (status && status.state) showStatus(status);
 });
 
@@ -35,6 +37,7 @@ function showEstimate(seconds) {
 
 function progressLine(s) {
   const left = s.seconds_left ? `, about ${fmt.seconds(s.seconds_left)} left` : '';
+  if (s.stage === 'wait') return [h('p', {class: 'kv-stage-line', id: 'kv-waiting'}, `Waiting: ${s.message}`)];
   return [h('p', {class: 'kv-stage-line'}, h('b', {}, `${s.number} of ${s.of} `), s.message || s.title, left),
   h('div', {class: 'kv-progress', role: 'progressbar', 'aria-valuemin': 0, 'aria-valuemax': 100,
     'aria-valuenow': Math.round(100 * (s.fraction || 0)), 'aria-label': s.title || 'Run'},
@@ -89,3 +92,27 @@ function showLive(s) {
     h('h4', {}, name(key)), h('p', {dir: 'auto'}, liveText[key] || '…')))) : null);
 }
 const methodNames = boot.methods || {};
+
+// Methods that this model cannot run, each with the reason, and what makes them possible.
+let unavailable = {methods: [], model: '', dtype: '', calibrates: false};
+function showUnavailable(s) {
+  unavailable = s;
+  const place = document.getElementById('kv-unavailable');
+  if (!place) return;
+  put(place, s.methods.length ? h('details', {class: 'kv-more', open: s.methods.length < 3},
+    h('summary', {}, `${s.methods.length === 1 ? '1 method' : `${s.methods.length} methods`} not available for this model`),
+    h('ul', {class: 'kv-edits'}, s.methods.map(m => h('li', {}, h('b', {}, m.label), `: ${m.reason} `,
+      s.calibrates && m.artefact ? h('button', {class: 'kv-button kv-small', onclick: () => trigger('calibrate',
+        {method: m.id, model: s.model, dtype: s.dtype})}, 'Calibrate for this model') : null)))) : null,
+  calibrationBox);
+}
+
+const calibrationBox = h('div', {class: 'kv-calibration', 'aria-live': 'polite', hidden: true});
+function showCalibration(s) {
+  const running = s.inner === 'running';
+  calibrationBox.hidden = false;
+  document.getElementById('kv-unavailable')?.append(calibrationBox);
+  put(calibrationBox, h('p', {class: s.inner === 'failed' ? 'kv-failed' : 'kv-stage-line'}, h('b', {}, `${s.label}: `), s.message),
+    running && Number.isFinite(s.fraction) ? h('div', {class: 'kv-progress'}, h('i', {style: `width:${100 * s.fraction}%`})) : null,
+    running ? h('button', {class: 'kv-button kv-small', onclick: () => trigger('stop_calibration', {})}, 'Stop calibrating') : null);
+}

@@ -12,11 +12,27 @@ function choose(patch, src = '') {
   const changed = Object.keys(next).filter(k => JSON.stringify(next[k]) !== JSON.stringify(before[k]));
   if (!changed.length) return;
   S.sel = next;
+  if (changed.includes('marks')) S.meta.marks = allMarks();
   S.seq += 1;
   app.dataset.sel = JSON.stringify({...next, run: S.run, seq: S.seq, src});
   document.dispatchEvent(new CustomEvent('kv:sel', {detail: {sel: next, changed, src}}));
   touch(changed);
   writeLink();
+}
+
+// The run's own marks and those put by hand, named as the server names them.
+function allMarks() {
+  const own = S.meta?.own_marks || [], groups = new Set(own.map(m => m.name.replace(/[a-z]+$/, '')));
+  return [...own, ...(S.sel.marks || []).map(([start, end], i) =>
+    ({name: `M${groups.size + 1 + i}`, start, end, byHand: true}))];
+}
+
+function toggleMark(tok) {
+  const have = S.sel.marks || [], same = m => m[0] === tok[0] && m[1] === tok[1];
+  if (have.some(same)) choose({marks: have.filter(m => !same(m))}, 'mark');
+  else if (have.length < 12 && !S.meta.own_marks.some(m => m.start === tok[0] && m.end === tok[1])) {
+    choose({marks: [...have, [...tok]]}, 'mark');
+  }
 }
 
 // A view states what it reads; it is asked for again when one of these changed and it can be seen.
@@ -27,8 +43,9 @@ function addView(view) {
 }
 
 function touch(changed) {
+  const all = changed.includes('marks');  // they are drawn everywhere
   for (const view of views) {
-    if (view.reads.some(key => changed.includes(key))) { view.dirty = true; refresh(view); }
+    if (all || view.reads.some(key => changed.includes(key))) { view.dirty = true; refresh(view); }
   }
 }
 
@@ -82,6 +99,7 @@ function writeLink() {
   set('h', s.head);
   set('a', s.a);
   set('b', s.b);
+  set('m', s.marks?.length ? s.marks.map(m => m.join('-')).join(',') : null);
   set('k', s.budget === undefined ? null : +s.budget.toFixed(6));
   set('v', S.tab);
   history.replaceState(history.state, '', `${location.pathname}?${q}`);
@@ -96,5 +114,7 @@ function readLink() {
   const span = /^(\d+)-(\d+)$/.exec(q.get('t') || '');
   return {run: q.get('r'), tab: q.get('v'), sel: {
     tok: span ? [Number(span[1]), Number(span[2])] : undefined, layer: number('l'), head: number('h'),
+    marks: (q.get('m') || '').split(',').map(part => /^(\d+)-(\d+)$/.exec(part)).filter(Boolean)
+      .map(part => [Number(part[1]), Number(part[2])]),
     a: q.get('a'), b: q.get('b'), budget: Number(q.get('k')) || null}};
 }

@@ -58,8 +58,8 @@ function showExperiment() {
   }
   put(tryBox.result, h('p', {class: 'kv-try-sentence'}, tried.sentence),
     h('div', {class: 'kv-scroll'}, h('table', {class: 'kv-table'}, h('thead', {}, h('tr', {},
-      ['', 'Answer', '', 'KL', 'Held'].map(t => h('th', {scope: 'col'}, t)))),
+      ['', 'Answer', '', 'KL', 'Output error', 'Held'].map(t => h('th', {scope: 'col'}, t)))),
     h('tbody', {}, tried.rows.map(r => h('tr', {}, h('th', {scope: 'row'}, r.name), h('td', {class: 'kv-wrap', dir: 'auto'}, r.text || '(empty)'),
       h('td', {}, VERDICTS[r.verdict] ? h('b', {class: `kv-${r.verdict}`}, VERDICTS[r.verdict]) : ''),
-      h('td', {}, r.kl), h('td', {}, r.held)))))));
+      h('td', {}, r.kl), h('td', {}, r.error || '–'), h('td', {}, r.held)))))));
 }
