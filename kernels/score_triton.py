@@ -174,7 +174,7 @@ def dominant_kernel(
             )
             gap = values.to(tl.float32) - rest
             square += tl.sum(gap * gap, 1)
-        mass = tl.exp(tl.where(found, rest_lse - lse, 0.0))  # 1 - p
+        mass = tl.exp(tl.where(found, rest_lse, 0.0) - tl.where(found, lse, 0.0))  # 1 - p
         if KIND == "caote":
             score = (1 - mass) * tl.sqrt(square)
         else:
@@ -198,7 +198,9 @@ def tiles(device: Device, itemsize: int, head_dim: int, window: int) -> dict[str
     if not device.tensor_cores:
         return {"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 8, "num_stages": 1}
     if itemsize == 4:
-        return {"BLOCK_M": 16, "BLOCK_N": 64 if head_dim <= 64 else 32, "num_warps": 4, "num_stages": 1}
+        roomy = device.capability in (80, 90) and not wide  # 163 KB of shared memory or more
+        keys = 64 if head_dim <= 64 or roomy else 32
+        return {"BLOCK_M": 16, "BLOCK_N": keys, "num_warps": 4, "num_stages": 1}
     if wide:
         return {"BLOCK_M": 16, "BLOCK_N": 64, "num_warps": 8, "num_stages": 1}
     if device.capability in (86, 89):

@@ -15,6 +15,7 @@ import importlib
 import importlib.util
 import os
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -171,4 +172,4 @@ def _run(operation: str, fits: bool, *args: Any) -> Any:
 
 def _device_of(tensor: torch.Tensor) -> Any:
     """Triton launches on the current device, which with several GPUs need not be the tensors'."""
-    return torch.cuda.device(tensor.device if tensor.device.type == "cuda" else None)
+    return torch.cuda.device(tensor.device) if tensor.device.type == "cuda" else nullcontext()

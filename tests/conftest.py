@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 import torch
+
+if not torch.cuda.is_available():  # kernels run in Triton's interpreter; it must know before its import
+    os.environ["TRITON_INTERPRET"] = "1"
+
 from tiny import FAMILIES, make_model, make_tokenizer
 
 from kvviz.errors import ModelError
