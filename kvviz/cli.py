@@ -42,7 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     methods.set_defaults(run=_methods)
     _niah_parser(commands.add_parser("niah", help="needle grid: methods x budgets x places in a text"))
     bench = commands.add_parser("bench", help="side-by-side measurements")
-    bench.add_argument("what", choices=("peers", "kernels", "gpu", "growth"))
+    bench.add_argument("what", choices=("peers", "kernels", "gpu", "growth", "app"))
     bench.add_argument("--json", default=None, metavar="OUT")
     bench.add_argument("--tokens", type=int, default=4000, help="prompt length (peers)")
     bench.add_argument("--dtype", default="float32", help="(peers)")

@@ -97,6 +97,7 @@ function emptyPage() {
 }
 
 function mount() {
+  plotly().catch(() => {});  // 5 MB of script: read while the run is asked for
   const explore = h('div', {class: 'kv-explore'}, buildBar(), cardsBox,
     h('div', {class: 'kv-cards-foot'}, allButton), stripBox, allBox,
     h('div', {class: 'kv-work'}, buildDocument(), buildTabs()));
