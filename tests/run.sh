@@ -16,4 +16,6 @@ if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$(id 
 fi
 
 .venv/bin/ruff check .
-.venv/bin/python -m pytest "$@"
+# Two workers of one thread each: small tensors gain nothing from more threads, files run side by side.
+export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
+.venv/bin/python -m pytest -n 2 --dist loadfile "$@"

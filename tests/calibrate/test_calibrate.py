@@ -19,6 +19,8 @@ from kvviz.evaluate.needles import CODE, NEEDLE, QUESTION
 
 NAMES = ("compresskv", "indexmem", "duoattention", "qfilters")
 
+pytestmark = pytest.mark.slow  # training, if only of tiny models
+
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch, tmp_path):
