@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import torch
@@ -30,7 +31,7 @@ from kvviz.methods.base import LayerView
 from kvviz.prompts import build_prompt
 from kvviz.run import compare
 from kvviz.selection import select
-from kvviz.trace import Trace
+from kvviz.trace import Trace, prefill
 
 FUTURE = 96  # tokens that follow the compressed part and are measured at
 BUDGETS = (0.1, 0.2)
@@ -180,23 +181,51 @@ def indexer_kl(model, texts: list[HeldOut]) -> tuple[float, float]:
     return float(before.mean()), float(mean_kl(model, learned, pieces).mean())
 
 
-def needles(model, length: int = 500, depths=(0.1, 0.5, 0.9), budgets=(0.2, 0.5)) -> dict:
+def needles(model, length: int = 500, depths=(0.1, 0.5, 0.9), budgets=(0.2, 0.5), names=None) -> dict:
     """Right answers of each variant, question-aware, on ledgers of seed 0: {name: {budget: (right, of)}}."""
-    names = [name for name, (_, kind) in VARIANTS.items() if kind is None]
-    specs = {name: VARIANTS[name][0].format(hq=model.n_query_heads) for name in names}
+    names = list(VARIANTS) if names is None else list(names)
     tally = {name: dict.fromkeys(budgets, 0) for name in ["Full cache", *names]}
-    count = 0
-    for case in needle_cases(length, depths, model.tokenizer):
+    cases = needle_cases(length, depths, model.tokenizer)
+    for case in cases:
         assert case.needle_sentence == NEEDLE
         prompt = build_prompt(model, document=case.document, question=QUESTION)
-        result = compare(model, prompt, list(specs.values()), list(budgets), max_new_tokens=20, measures=())
-        count += 1
-        right = {v.key: contains_expected(v.text, CODE) for v in result.variants}
-        for budget in budgets:
-            tally["Full cache"][budget] += contains_expected(result.full.text, CODE)
-            for name, spec in specs.items():
-                tally[name][budget] += right[f"{spec}@{budget}"]
-    return {name: {b: (right, count) for b, right in row.items()} for name, row in tally.items()}
+        plain = [name for name in names if VARIANTS[name][1] is None]
+        # A run of its own for every stand-in: scores are kept with a run's trace.
+        for group in filter(None, [plain, *([name] for name in names if name not in plain)]):
+            specs = {name: VARIANTS[name][0].format(hq=model.n_query_heads) for name in group}
+            with ExitStack() as stack:
+                kind = VARIANTS[group[0]][1]
+                if kind is not None:
+                    method = specs[group[0]].partition(":")[0]
+                    stack.enter_context(lend(stand_in(model, method, kind)))
+                result = compare(
+                    model, prompt, list(specs.values()), list(budgets), max_new_tokens=20, measures=()
+                )
+            right = {v.key: contains_expected(v.text, CODE) for v in result.variants}
+            for budget in budgets:
+                if group is plain:
+                    tally["Full cache"][budget] += contains_expected(result.full.text, CODE)
+                for name, spec in specs.items():
+                    tally[name][budget] += right[f"{spec}@{budget}"]
+    return {name: {b: (right, len(cases)) for b, right in row.items()} for name, row in tally.items()}
+
+
+def needle_held(model, length: int = 500, depths=(0.1, 0.5, 0.9), budgets=BUDGETS) -> dict:
+    """Share of the needle's tokens that are held, mean over layers and heads, question-aware, on ledgers
+    of seed 0: {name: {budget: share}}. The learned part can be replaced here, unlike in `needles`."""
+    held = {name: dict.fromkeys(budgets, 0.0) for name in VARIANTS}
+    cases = needle_cases(length, depths, model.tokenizer)
+    for case in cases:
+        prompt = build_prompt(model, document=case.document, question=QUESTION)
+        start, end = case.needle_span
+        places = enumerate(prompt.offsets)
+        inside = [i for i, o in places if o is not None and o[0] < end and o[1] > start]
+        trace = prefill(model, prompt, methods=["indexmem"])
+        for name in VARIANTS:
+            for budget in budgets:
+                mask = torch.stack(_selected(model, trace, budget, name).mask)
+                held[name][budget] += float(mask[:, :, inside].float().mean()) / len(cases)
+    return held
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -221,18 +250,26 @@ def main(arguments: list[str] | None = None) -> None:
             table[name][budget].append(row)
     _print_losses(table)
     if not args.quick:
+        _print_held(needle_held(model))
         _print_needles(needles(model))
 
 
 def _print_losses(table) -> None:
     heads = "".join(f" KL {b:.0%} | error {b:.0%} | MB {b:.0%} |" for b in BUDGETS)
-    print(f"\n| method |{heads} kept of budget |\n|---|{'---|' * (3 * len(BUDGETS) + 1)}")
+    print(f"\n| method |{heads} kept of budget {BUDGETS[-1]:.0%} |\n|---|{'---|' * (3 * len(BUDGETS) + 1)}")
     for name, by_budget in table.items():
         cells = []
         for budget in BUDGETS:
             kl, error, share, size = torch.tensor(by_budget[budget], dtype=torch.float64).mean(0).tolist()
             cells.append(f" {kl:.3f} | {error:.3f} | {size / 1e6:.2f} |")
         print(f"| {name} |{''.join(cells)} {share:.0%} |")
+
+
+def _print_held(held) -> None:
+    budgets = list(next(iter(held.values())))
+    print(f"\n| method |{''.join(f' needle held {b:.0%} |' for b in budgets)}\n|---|{'---|' * len(budgets)}")
+    for name, row in held.items():
+        print(f"| {name} |{''.join(f' {share:.0%} |' for share in row.values())}")
 
 
 def _print_needles(tally) -> None:
