@@ -150,6 +150,7 @@ def text(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, 
     offsets = np.array(
         [o if o is not None else (-1, -1) for o in prompt.offsets[:n]], dtype=np.int64
     ).reshape(-1, 2)
+    offsets = np.where(offsets >= 0, _utf16(prompt.document)[offsets], -1)
     inside = np.zeros(n, dtype=bool)
     inside[max(0, start) : min(n, end)] = True
     inside &= offsets[:, 0] >= 0
@@ -164,3 +165,9 @@ def text(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, 
         "question": list(prompt.question_span),
         "window": int(c.settings.get("window") or 32),
     }
+
+
+def _utf16(text: str) -> np.ndarray:
+    """Place of every character in a browser's strings, where those beyond U+FFFF count as two."""
+    points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")
+    return np.concatenate([[0], np.cumsum(1 + (points > 0xFFFF), dtype=np.int64)])

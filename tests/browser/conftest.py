@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "ui"))
+PATIENCE = 45_000  # ms, for a state to come: a busy machine with two cores is slow, not wrong
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -37,7 +38,13 @@ def chromium_path():
 
 @pytest.fixture(scope="session")
 def browser(chromium_path):
-    sync = pytest.importorskip("playwright.sync_api")
+    try:
+        from playwright import sync_api as sync
+    except ImportError:
+        if os.environ.get("KVVIZ_REQUIRE_BROWSER") == "1":
+            pytest.fail("playwright is not installed")
+        pytest.skip("playwright is not installed")
+    sync.expect.set_options(timeout=PATIENCE)
     with sync.sync_playwright() as p:
         browser = p.chromium.launch(executable_path=chromium_path, headless=True, args=FLAGS)
         yield browser
@@ -62,7 +69,7 @@ def served(chromium_path):
 
     from kvviz.ui import runs
 
-    old, engine = runs.STORED, FakeEngine(steps=40, pause=0.05)
+    old, engine = runs.STORED, FakeEngine(steps=40, pause=0.05, n=300, layers=6)
     with tempfile.TemporaryDirectory() as folder:
         comparison = synthetic_comparison(n=300, L=6)
         comparison.settings.update(title="A stored run", date="2026-11-30")
@@ -79,10 +86,12 @@ def visit(browser, served):
     contexts, errors = [], []
 
     def open_page(query="", url=None, **options):
-        context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}, **options})
+        context = browser.new_context(
+            **{"viewport": {"width": 1440, "height": 900}, "reduced_motion": "reduce", **options}
+        )
         contexts.append(context)
         page = context.new_page()
-        page.set_default_timeout(15000)
+        page.set_default_timeout(PATIENCE)
         page.on("pageerror", lambda e: errors.append(str(e)))
         page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
         page.goto((url or served[0]) + query)

@@ -157,7 +157,7 @@ def test_run_to_answers(visit):
     fill_form(page)
     page.locator("#kv-run-button").click()
     expect(page.locator("#kv-live .kv-live-card").first).to_be_visible()
-    expect(page.locator("#kv-source")).to_contain_text("Your run", timeout=30000)
+    expect(page.locator("#kv-source")).to_contain_text("Your run")
     expect(page.locator(".kv-card")).to_have_count(3)
     drawn(page, "kv-kept-a")
     page.reload()
@@ -172,7 +172,7 @@ def test_stop(visit, served):
     page.locator("#kv-run-button").click()
     expect(page.locator("#kv-live .kv-live-card").first).to_be_visible()
     page.locator("#kv-stop-button").click()
-    expect(page.locator("#kv-run")).to_contain_text("Stopped.", timeout=3000)
+    expect(page.locator("#kv-run")).to_contain_text("Stopped.")
     assert served[1].ended[ended:] == [True]
 
 
@@ -249,9 +249,9 @@ def test_two_visitors_do_not_meet(visit, served):
     one.locator("#kv-run-button").click()
     expect(one.locator("#kv-live .kv-live-card").first).to_be_visible()
     two.locator("#kv-b").select_option("")  # the second visitor's views answer during the run
-    expect(two.locator(".kv-card")).to_have_count(2, timeout=3000)
+    expect(two.locator(".kv-card")).to_have_count(2)
     expect(two.locator("#kv-live")).to_be_hidden()
-    expect(one.locator("#kv-source")).to_contain_text("Your run", timeout=30000)
+    expect(one.locator("#kv-source")).to_contain_text("Your run")
     expect(two.locator("#kv-source")).to_contain_text("Stored example")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 import time
 from pathlib import Path
@@ -17,8 +18,8 @@ from synthetic import LABELS, synthetic_comparison  # noqa: E402
 class FakeEngine:
     """Streams the events of a run over `steps` steps of `pause` seconds, stops when asked."""
 
-    def __init__(self, steps: int = 4, pause: float = 0.02):
-        self.steps, self.pause = steps, pause
+    def __init__(self, steps: int = 4, pause: float = 0.02, n: int = 160, layers: int = 4):
+        self.steps, self.pause, self.n, self.layers = steps, pause, n, layers
         self.asked = []
         self.ended = []
 
@@ -44,6 +45,19 @@ class FakeEngine:
             time.sleep(self.pause)
         yield Event("done", "Done", 1, 1, 0.0, result="Calibrated. It can be chosen now.")
 
+    def experiment(self, ask, comparison, variant, edits, same_size, cancel, progress):
+        from kvviz.experiment import SEEDS, edited_masks
+
+        yield Event("decode", "Writing 5 answers", 1, 2)
+        masks = edited_masks(variant, edits, same_size, comparison.model)
+        tried = []
+        for name, mask in zip(("edit", *SEEDS), masks):
+            selection = dataclasses.replace(variant.selection, mask=list(mask))
+            text = comparison.full.text if name == "edit" else variant.text
+            tried.append(dataclasses.replace(variant, method=f"x+{name}", selection=selection, text=text))
+        result = dataclasses.replace(comparison, variants=tried)
+        yield Event("done", "Done", 1, 1, 0.0, result=result)
+
     def stream(self, ask, cancel, progress):
         self.asked.append(ask)
         progress("Loading the model", 0.5)
@@ -60,8 +74,9 @@ class FakeEngine:
                 texts = {f"{m}@{b}": f"The {step}" for m in ask.methods for b in ask.budgets}
                 yield Event("decode", f"Step {step}", step, self.steps, None, texts)
             result = synthetic_comparison(
-                n=160, L=4, methods=tuple(ask.methods), budgets=tuple(ask.budgets)
-            )
+                n=self.n, L=self.layers, budgets=tuple(ask.budgets),
+                methods=tuple(m for m in ask.methods if m in LABELS),
+            )  # fmt: skip
             yield Event("done", "Done", 1, 1, 0.0, result=result)
         finally:
             self.ended.append(cancel.is_set())

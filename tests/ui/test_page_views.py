@@ -73,3 +73,24 @@ def test_nonsense_is_refused(store, tmp_path, body):
 
 def test_every_view_is_covered():
     assert set(VIEWS) - set(ALL) <= {"steps", "export"}
+
+
+def test_places_in_the_text_are_those_of_a_browser(store, tmp_path):
+    """A browser's strings count characters beyond U+FFFF twice: words after one must not shift."""
+    import base64
+
+    import numpy as np
+
+    c = store.get("stored-example").comparison
+    reply = _ask(store, tmp_path, "text")
+    kinds = {"u1": "u1", "u2": "<u2", "i4": "<i4", "i1": "i1", "i2": "<i2"}
+
+    def read(spec):
+        return np.frombuffer(base64.b64decode(spec["bdata"]), kinds[spec["dtype"]]).astype(int)
+
+    starts, lengths = np.cumsum(read(reply["steps"])), read(reply["lengths"])
+    units = c.prompt.document.encode("utf-16-le")
+    assert "\U0001f98a" in c.prompt.document
+    inside = [t for t, o in zip(c.prompt.tokens, c.prompt.offsets) if o]
+    for token, start, length in zip(inside, starts, lengths):
+        assert units[2 * start : 2 * (start + length)].decode("utf-16-le") == token

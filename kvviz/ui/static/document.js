@@ -287,7 +287,7 @@ const docView = addView({id: 'document', reads: ['run', 'a', 'b', 'budget', 'lay
     words: t => `A ${fmt.count(a[t])} of ${fmt.count(heads[t])} KV heads` + (b ? ` · B ${fmt.count(b[t])} of ${fmt.count(heads[t])}` : '')
       + (reply.partial[t] ? ` · ${reply.partial[t]}` : '')};
   colourBy.hidden = !S.sel.b;
-  foldLabel.hidden = reply.by !== 'ab' || S.meta.n < 2000;
+  foldLabel.hidden = reply.by !== 'ab' || blocks.length < 3;
   put(docLegend, docLegendOf(reply.by).map(([c, text]) => h('span', {class: 'kv-key'}, h('span', {class: `kv-t ${c}`}, 'word'), ' ', text)));
   put(document.getElementById('kv-doc-guide'), reply.by === 'ab'
     ? 'A colour marks words that one method holds in more heads than the other. Grey text: most heads dropped it.' : reply.guide);

@@ -1,6 +1,10 @@
 // The run: what is happening, what is left, answers as they are written, how it ended.
 const runBox = h('div', {class: 'kv-run', 'aria-live': 'polite'});
 const liveBox = h('section', {class: 'kv-live', id: 'kv-live', hidden: true, 'aria-label': 'Run in progress'});
+// The button stays the same element while statuses come: a click must not fall between two of them.
+const livePart = h('div', {});
+liveBox.append(h('div', {class: 'kv-live-head'}, h('b', {}, 'Your run'),
+  h('button', {class: 'kv-button kv-small', onclick: () => trigger('stop_run', {})}, 'Stop')), livePart);
 let runKind = '';  // 'more' while a budget is decoded for the run on the page
 let runState = {state: 'idle'}, runPlan = null;
 
@@ -86,10 +90,8 @@ function showLive(s) {
     const share = Number(budget);
     return `${methodNames[method] || method} · ${share <= 1 && budget.includes('.') ? fmt.share(share) : budget}`;
   };
-  put(liveBox, h('div', {class: 'kv-live-head'}, h('b', {}, 'Your run'),
-    h('button', {class: 'kv-button kv-small', onclick: () => trigger('stop_run', {})}, 'Stop')), progressLine(s),
-  keys.length ? h('div', {class: 'kv-live-grid'}, keys.map(key => h('article', {class: 'kv-live-card'},
-    h('h4', {}, name(key)), h('p', {dir: 'auto'}, liveText[key] || '…')))) : null);
+  put(livePart, progressLine(s), keys.length ? h('div', {class: 'kv-live-grid'}, keys.map(key =>
+    h('article', {class: 'kv-live-card'}, h('h4', {}, name(key)), h('p', {dir: 'auto'}, liveText[key] || '…')))) : null);
 }
 const methodNames = boot.methods || {};
 
@@ -107,12 +109,14 @@ function showUnavailable(s) {
   calibrationBox);
 }
 
-const calibrationBox = h('div', {class: 'kv-calibration', 'aria-live': 'polite', hidden: true});
+const calibrationPart = h('div', {'aria-live': 'polite'});
+const calibrationStop = h('button', {class: 'kv-button kv-small', onclick: () => trigger('stop_calibration', {})}, 'Stop calibrating');
+const calibrationBox = h('div', {class: 'kv-calibration', hidden: true}, calibrationPart, calibrationStop);
 function showCalibration(s) {
   const running = s.inner === 'running';
   calibrationBox.hidden = false;
-  document.getElementById('kv-unavailable')?.append(calibrationBox);
-  put(calibrationBox, h('p', {class: s.inner === 'failed' ? 'kv-failed' : 'kv-stage-line'}, h('b', {}, `${s.label}: `), s.message),
-    running && Number.isFinite(s.fraction) ? h('div', {class: 'kv-progress'}, h('i', {style: `width:${100 * s.fraction}%`})) : null,
-    running ? h('button', {class: 'kv-button kv-small', onclick: () => trigger('stop_calibration', {})}, 'Stop calibrating') : null);
+  if (!calibrationBox.isConnected) document.getElementById('kv-unavailable')?.append(calibrationBox);
+  calibrationStop.hidden = !running;
+  put(calibrationPart, h('p', {class: s.inner === 'failed' ? 'kv-failed' : 'kv-stage-line'}, h('b', {}, `${s.label}: `), s.message),
+    running && Number.isFinite(s.fraction) ? h('div', {class: 'kv-progress'}, h('i', {style: `width:${100 * s.fraction}%`})) : null);
 }

@@ -1,0 +1,125 @@
+"""More of the page in a real browser: marks, edits, waiting, settings, calibration, the phone."""
+
+from __future__ import annotations
+
+import re
+
+from playwright.sync_api import expect
+from test_page import drawn, fill_form, selection
+
+
+def test_marks_by_hand_are_followed_and_linked(visit):
+    page = visit()
+    drawn(page, "kv-kept-a")
+    page.locator("#kv-doc-text .kv-t").nth(5).click()
+    page.locator("#kv-mark").click()
+    expect(page.locator("#kv-marks")).to_contain_text("M2")
+    span = selection(page)["tok"]
+    assert selection(page)["marks"] == [span] and f"m={span[0]}-{span[1]}" in page.url
+    page.locator("#kv-clear").click()
+    expect(page.locator("#kv-marks")).not_to_contain_text("M2")
+    again = visit(f"?m={span[0]}-{span[1]}")
+    again.locator("#kv-marks").get_by_role("button", name="M2", exact=True).click()
+    assert selection(again)["tok"] == span
+    label = again.locator("#kv-kept-a .kv-plot svg").get_by_text(re.compile("M1|M2")).first
+    expect(label).to_be_attached()
+
+
+def test_pinning_and_decoding_again(visit):
+    page = visit()
+    drawn(page, "kv-kept-a")
+    page.locator("#kv-a").select_option("snapkv")
+    page.locator("#kv-tab-try").click()
+    page.locator("#kv-pin").click()
+    expect(page.locator(".kv-edits li").first).to_contain_text("Pin")
+    page.locator("#kv-again").click()
+    expect(page.locator("#kv-try-result")).to_contain_text("random pins")
+    expect(page.locator("#kv-try-result tbody tr")).to_have_count(5)
+    expect(page.locator("#kv-source")).to_contain_text("Your run")
+    assert "snapkv+edit1" in page.locator("#kv-b option").evaluate_all("all => all.map(o => o.value)")
+
+
+def test_one_more_method_and_one_more_budget(visit):
+    page = visit()
+    page.locator("#kv-all-button").click()
+    page.locator("#kv-add-method").select_option("keydiff")
+    expect(page.locator("#kv-source")).to_contain_text("Your run")
+    expect(page.locator("#kv-all")).to_contain_text("KeyDiff")
+    slider = page.locator("#kv-budget")
+    slider.focus()
+    slider.press("Home")
+    page.locator(".kv-card-a .kv-decode").click()
+    expect(page.locator(".kv-card-a .kv-notice")).to_have_count(0)
+
+
+def test_whoever_waits_sees_the_line(visit):
+    one, two = visit(), visit()
+    fill_form(one)
+    fill_form(two)
+    one.locator("#kv-run-button").click()
+    expect(one.locator("#kv-live .kv-live-card").first).to_be_visible()
+    two.locator("#kv-run-button").click()
+    expect(two.locator("#kv-waiting").first).to_contain_text("1 run before yours")
+    expect(two.locator("#kv-source")).to_contain_text("Your run")
+
+
+def test_advanced_settings_reach_the_run(visit, served):
+    page = visit()
+    fill_form(page)
+    page.get_by_role("button", name="Advanced").click()
+    page.locator("#kv-controlled-field input").check()
+    page.locator("#kv-every-field input").fill("8")
+    field = page.locator("#kv-variants-field input")
+    field.fill("snapkv:allocation=global")
+    field.press("Enter")
+    field.press("Tab")
+    page.locator("#kv-run-button").click()
+    expect(page.locator("#kv-live .kv-live-card").first).to_be_visible()
+    ask = served[1].asked[-1]
+    assert ask.controlled and ask.evict_every == 8 and "snapkv:allocation=global" in ask.methods
+    page.locator("#kv-stop-button").click()
+    expect(page.locator("#kv-run")).to_contain_text("Stopped.")
+
+
+def test_a_method_that_is_not_calibrated_says_so(visit):
+    page = visit()
+    fill_form(page)
+    page.get_by_role("button", name="Model and settings").click()
+    field = page.locator("#kv-model-field input")
+    field.fill("tiny")
+    field.press("Enter")
+    field.press("Tab")
+    box = page.locator("#kv-unavailable")
+    expect(box).to_contain_text("DropKV was not calibrated for tiny.")
+    box.get_by_role("button", name="Calibrate for this model").click()
+    box.get_by_role("button", name="Stop calibrating").click()
+    expect(box).to_contain_text("Stopped. Started again, it goes on from there.")
+
+
+def test_agreement_is_folded_and_opens(visit):
+    page = visit()
+    drawn(page, "kv-kept-a")
+    slider = page.locator("#kv-budget")
+    slider.focus()
+    slider.press("End")  # everything is kept: A and B agree everywhere
+    page.wait_for_function("!document.querySelector('#kv-doc-text .kv-only-a, #kv-doc-text .kv-only-b')")
+    page.locator("#kv-clear").click()
+    page.locator("#kv-fold").check()
+    fold = page.locator("#kv-doc-text .kv-folded button").first
+    expect(fold).to_contain_text("characters in which A and B agree")
+    before = page.locator("#kv-doc-text .kv-folded:not(.kv-inside)").count()
+    fold.click()
+    expect(page.locator("#kv-doc-text .kv-folded:not(.kv-inside)")).to_have_count(before - 1)
+    expect(page.locator("#kv-doc-text .kv-t").first).to_be_visible()
+
+
+def test_a_phone_shows_one_answer_at_a_time(visit):
+    page = visit(viewport={"width": 390, "height": 844}, has_touch=True)
+    expect(page.locator(".kv-card-a")).to_be_visible()
+    expect(page.locator(".kv-card-full")).to_be_hidden()
+    page.locator("#kv-chip-full").tap()
+    expect(page.locator(".kv-card-full")).to_be_visible()
+    expect(page.locator(".kv-card-a")).to_be_hidden()
+    drawn(page, "kv-kept-a")
+    page.locator("#kv-zoom").get_by_role("button", name="Zoom in").tap()
+    expect(page.locator("#kv-range")).to_contain_text("of 300")
