@@ -43,7 +43,7 @@ STAGES = (
     {"cli"},
 )
 LEAF = "kernels"  # imports nothing of the project but itself
-USES_LEAF = {"methods", "observers", "cache", "decode", "rolling", "measures", "cli"}
+USES_LEAF = {"methods", "observers", "cache", "decode", "rolling", "measures", "bench", "cli"}
 TOP = {"__init__", "__main__"}  # the public names, and `python -m kvviz`
 
 

@@ -1,8 +1,7 @@
 """What the Triton kernels cost on every GPU generation, read from ahead-of-time builds; no GPU needed.
 
-Each kernel is compiled for compute capability 7.5, 8.0, 8.6, 8.9 and 9.0. Registers and stack are read
-with the disassembler that ships in the Triton wheel, shared memory from the build itself. The stack of
-these kernels holds nothing but spilled registers, so its size is what is reported as spills.
+Each kernel is compiled for compute capability 7.5, 8.0, 8.6, 8.9 and 9.0. Registers and spills are read
+with the disassembler that ships in the Triton wheel, shared memory from the build itself.
 """
 
 from __future__ import annotations
@@ -12,14 +11,12 @@ import importlib.util
 import json
 import multiprocessing
 import os
-import re
-import subprocess
-import tempfile
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from kvviz.errors import KvvizError
+from kvviz.kernels.ahead import compile_build
 from kvviz.kernels.device import CAPABILITIES, Device
 
 FILES = ("window", "score", "norms", "gather", "ragged")
@@ -60,44 +57,9 @@ def compile_all(wanted: Sequence[Job], workers: int | None = None) -> list[dict]
 
 def compile_job(job: Job) -> list[dict]:
     """Compile the builds of one kernel file for one capability, dtype and head size."""
-    os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
-    import triton
-    from triton.backends.compiler import GPUTarget
-
     file, capability, dtype, head_dim = job
     module = importlib.import_module(f"kvviz.kernels.{file}_triton")
-    rows = []
-    for build in module.builds(Device(capability, 100), dtype, head_dim):
-        target = GPUTarget("cuda", capability, 32)
-        compiled = triton.compile(build.source, target=target, options=build.options)
-        registers, stack = resources(compiled.asm["cubin"])
-        rows.append(
-            {
-                "kernel": build.name,
-                "variant": build.variant,
-                "capability": f"{capability // 10}.{capability % 10}",
-                "registers": registers,
-                "spills": stack,
-                "shared_bytes": compiled.metadata.shared,
-                "warps": build.options["num_warps"],
-            }
-        )
-    return rows
-
-
-def resources(cubin: bytes) -> tuple[int, int]:
-    """(registers, bytes of stack) a thread of the one kernel in a cubin."""
-    from triton import knobs
-
-    with tempfile.NamedTemporaryFile(suffix=".cubin") as file:
-        file.write(cubin)
-        file.flush()
-        command = [knobs.nvidia.cuobjdump.path, "-res-usage", file.name]
-        usage = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    found = re.search(r"REG:(\d+) STACK:(\d+)", usage)
-    if found is None:
-        raise KvvizError(f"cuobjdump told nothing about registers: {usage.strip()!r}")
-    return int(found[1]), int(found[2])
+    return [compile_build(build) for build in module.builds(Device(capability, 100), dtype, head_dim)]
 
 
 def worst(rows: Iterable[dict]) -> list[dict]:
