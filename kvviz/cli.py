@@ -93,6 +93,13 @@ def _compare_parser(parser: argparse.ArgumentParser) -> None:
     add("--top-p", type=float, default=1.0)
     add("--seed", type=int, default=0)
     add("--controlled", action="store_true", help="same window, pooling and group reduction for all methods")
+    add(
+        "--evict-every",
+        type=int,
+        default=None,
+        metavar="N",
+        help="also evict while generating: back to the budget every N new tokens",
+    )
     add("--measures", default="kl,output_error", help='"kl", "output_error", both, or "none"')
     add("--json", default=None, metavar="OUT", help="write the whole comparison as JSON")
     add("--save", default=None, metavar="OUT.zip", help="write the whole comparison for the app to open")
@@ -217,6 +224,7 @@ def _compare(args: argparse.Namespace) -> int:
             events=show.event,
             cancel=cancel,
             controlled=args.controlled,
+            evict_every=args.evict_every,
             expected=args.expected,
             temperature=args.temperature,
             top_p=args.top_p,
