@@ -52,11 +52,13 @@ def everything(browser, url: str, folder: Path) -> None:
 
 def readme(browser, url: str, folder: Path) -> None:
     """Three pictures: the first screen, one token looked into, the phone."""
-    page = visit(browser, url, "kept", "light", 1440, 1180)
+    page = visit(browser, url, "kept", "light", 1440, 1420)
     page.screenshot(path=folder / "first-screen.png")
     page.context.close()
-    page = visit(browser, url, "why", "dark", 1440, 1180)
-    page.screenshot(path=folder / "why-dark.png")
+    page = visit(browser, url, "why", "dark", 1440, 900)
+    box = page.locator(".kv-work").bounding_box()
+    clip = {"x": box["x"] - 20, "y": box["y"] - 12, "width": box["width"] + 40, "height": 1340}
+    page.screenshot(path=folder / "why-dark.png", full_page=True, clip=clip)
     page.context.close()
     page = visit(browser, url, "kept", "light", 390, 844)
     page.screenshot(path=folder / "phone.png")

@@ -40,13 +40,14 @@ function buildWhy() {
         + (reply.default ? ' (largest difference)' : ''));
       x.select.fill(reply.axes, LOOK.x);
       y.select.fill(reply.axes, LOOK.y);
-      put(extra, `${reply.line} ${reply.remark}`);
+      put(extra, [reply.line && reply.line[0].toUpperCase() + reply.line.slice(1), reply.remark].filter(Boolean).join(' · '));
     }});
   const tokenAt = p => Number.isInteger(p.customdata) && !p.data?.type?.includes('heatmap') ? p.customdata : null;
   const mini = new Panel({id: 'why-mini', title: 'Who holds this token', view: 'why_mini', tab: 'why', height: 260,
     reads: ['run', 'a', 'b', 'budget', 'layer', 'head', 'tok'],
     onHover: p => p.pointNumber ? `layer ${p.pointNumber[0]}, KV head ${p.pointNumber[1]}` : '',
     onPick: p => p.pointNumber?.length === 2 && choose({layer: p.pointNumber[0], head: p.pointNumber[1]}, 'why')});
+  document.addEventListener('kv:text', () => touch(['card']));  // its words come from the text
   addView({id: 'why-card', tab: 'why', el: whyCard, reads: ['run', 'a', 'b', 'budget', 'layer', 'head', 'tok', 'card'], refresh: fillCard});
   return [h('div', {class: 'kv-tools'}, stepper()), h('div', {class: 'kv-tools'}, x, y,
     check('Without first 4 tokens', 'sinks', false), check('Rank axes', 'ranks', true)), dots.el, extra, whyCard, mini.el];
