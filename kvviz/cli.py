@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import argparse
 import re
-import signal
 import sys
-import threading
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from kvviz.errors import InputError, KvvizError
+from kvviz.terminal import Progress, interruptible, print_result
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -130,9 +128,9 @@ def _calibrate(args: argparse.Namespace) -> int:
     from kvviz.errors import Cancelled
     from kvviz.models import load_model
 
-    show = _Progress(quiet=args.quiet)
+    show = Progress(quiet=args.quiet)
     model = load_model(args.model, dtype=args.dtype, device=args.device, progress=show.message)
-    with _interruptible() as cancel:
+    with interruptible() as cancel:
         try:
             path = calibrate(
                 args.method,
@@ -207,13 +205,13 @@ def _compare(args: argparse.Namespace) -> int:
     from kvviz.prompts import build_prompt
     from kvviz.run import compare
 
-    show = _Progress(quiet=args.quiet)
+    show = Progress(quiet=args.quiet)
     model = load_model(args.model, dtype=args.dtype, device=args.device, progress=show.message)
     prompt = build_prompt(
         model, document=document, question=args.question, system=args.system, protocol=args.protocol
     )
     measures = () if args.measures == "none" else tuple(filter(None, args.measures.split(",")))
-    with _interruptible() as cancel:
+    with interruptible() as cancel:
         result = compare(
             model,
             prompt,
@@ -234,7 +232,7 @@ def _compare(args: argparse.Namespace) -> int:
     show.end()
     if result is None:
         raise KeyboardInterrupt
-    _print_result(result)
+    print_result(result)
     if args.json:
         result.to_json(args.json)
     if args.save:
@@ -253,121 +251,6 @@ def _read_document(name: str) -> tuple[str, list[str]]:
     return decode_document(path.read_bytes())
 
 
-class _Progress:
-    """One line on standard error, rewritten in a terminal, one line a stage elsewhere."""
-
-    def __init__(self, quiet: bool):
-        self.quiet, self.live, self.stage, self.shown = quiet, sys.stderr.isatty(), "", 0.0
-
-    def message(self, text: str, fraction: float | None = None) -> None:
-        self._show(text if fraction is None else f"{text} {fraction:.0%}", text)
-
-    def event(self, event) -> None:
-        left = event.seconds_left
-        tail = f", about {left:.0f} s left" if left else ""
-        self._show(event.message + tail, event.stage)
-
-    def _show(self, text: str, stage: str) -> None:
-        if self.quiet or (not self.live and stage == self.stage):
-            return
-        if self.live and stage == self.stage and time.monotonic() - self.shown < 0.1:
-            return
-        self.stage, self.shown = stage, time.monotonic()
-        print(
-            f"\r\x1b[K{text}" if self.live else text,
-            end="" if self.live else "\n",
-            file=sys.stderr,
-            flush=True,
-        )
-
-    def end(self) -> None:
-        if self.live and not self.quiet:
-            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
-
-
-class _interruptible:
-    """Within it, Ctrl-C asks the run to stop and hand over what is finished; a second one breaks off."""
-
-    def __enter__(self) -> threading.Event:
-        self.cancel = threading.Event()
-        self.before = None
-        if threading.current_thread() is threading.main_thread():
-            self.before = signal.signal(signal.SIGINT, self._stop)
-        return self.cancel
-
-    def _stop(self, *_) -> None:
-        if self.cancel.is_set():
-            raise KeyboardInterrupt
-        self.cancel.set()
-
-    def __exit__(self, *_) -> None:
-        if self.before is not None:
-            signal.signal(signal.SIGINT, self.before)
-
-
-def _print_result(result) -> None:
-    from kvviz.evaluate.needles import contains_expected
-    from kvviz.figures import text
-
-    def verdict(variant) -> str:
-        if not result.expected:
-            return ""
-        return "right" if contains_expected(variant.text, result.expected) else "wrong"
-
-    rows = []
-    for v, row in zip([result.full, *result.variants], result.to_frame().to_dict("records")):
-        rows.append(
-            {
-                "method": v.label,
-                "kept": text.share(row["share"]),
-                "tokens/head": f"{v.tokens_kept:,.0f}",
-                "MB": f"{v.bytes / 1e6:,.1f}",
-                "KL": _number(row["mean_kl"], text.kl_number),
-                "error": _number(row["median_output_error"], text.relative_error),
-                "differs at": "same" if v.first_difference is None else str(v.first_difference),
-                "": verdict(v),
-            }
-        )
-    m = result.model
-    print(
-        f"{m.id}, {m.dtype}, {result.n:,} tokens under compression, "
-        f"{m.n_layers} layers x {m.n_kv_heads} KV heads, {result.prompt.protocol}"
-    )
-    print(_table(rows))
-    print(
-        "\nKL: mean nats a token against the full cache. "
-        "error: median over heads of the relative output change."
-    )
-    for v in [result.full, *result.variants]:
-        budget = "" if v is result.full else f" {text.share(result.share(v.budget))}"
-        print(f"\n{v.label}{budget}: {_printable(v.text) or '(stopped at once)'}")
-    for note in dict.fromkeys([*result.notes, *(n for v in result.variants for n in v.notes)]):
-        print(f"\nNote: {note}", end="")
-    print()
-
-
-def _number(value, write: Callable[[float], str]) -> str:
-    return "-" if value is None or value != value else write(value)
-
-
-def _printable(text: str) -> str:
-    """Answers may hold anything: control characters must not reach the terminal."""
-    return "".join(c if c.isprintable() else " " if c in "\n\t" else "?" for c in text).strip()
-
-
-def _table(rows: list[dict[str, str]]) -> str:
-    heads = list(rows[0])
-    width = {h: max(len(h), *(len(r[h]) for r in rows)) for h in heads}
-
-    def line(cells: dict[str, str]) -> str:
-        first, *rest = heads
-        return "  ".join(
-            [cells[first].ljust(width[first]), *(cells[h].rjust(width[h]) for h in rest)]
-        ).rstrip()
-
-    return "\n".join([line({h: h for h in heads}), *(line(r) for r in rows)])
-
-
 def _niah(args: argparse.Namespace) -> int:
     from kvviz.evaluate.grid import as_markdown, needle_grid
     from kvviz.methods import list_methods
@@ -377,7 +260,7 @@ def _niah(args: argparse.Namespace) -> int:
     if methods == ["all"]:
         methods = [m.id for m in list_methods() if m.artefact is None]
     budgets = [parse_budget(b) for b in args.budgets.split(",") if b.strip()]
-    with _interruptible() as cancel:
+    with interruptible() as cancel:
         grid = needle_grid(
             load_model(args.model, dtype=args.dtype),
             methods,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvviz import cli, load_comparison
+from kvviz import cli, load_comparison, terminal
 from kvviz.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -100,7 +100,7 @@ def test_unknown_model_is_refused(document, capsys, monkeypatch):
 
 
 def test_control_characters_of_an_answer_do_not_reach_the_terminal():
-    assert cli._printable("a\x1b[31mb\nc") == "a?[31mb c"
+    assert terminal.printable("a\x1b[31mb\nc") == "a?[31mb c"
 
 
 def test_methods_with_options_are_told_apart():

@@ -40,6 +40,7 @@ STAGES = (
     {"figures"},
     {"ui"},
     {"bench"},  # of the page as well
+    {"terminal"},
     {"cli"},
 )
 LEAF = "kernels"  # imports nothing of the project but itself
