@@ -89,7 +89,7 @@ def launch_options() -> dict[str, Any]:
     return {
         "server_name": os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"),
         "server_port": int(os.environ.get("GRADIO_SERVER_PORT", "7860")),
-        "head": f"<style>{assets.style()}</style>{_META}",
+        "head": f"<style>{assets.style()}</style>{_META}{_early()}",
         "theme": gr.themes.Base(primary_hue="teal", font=["system-ui", "sans-serif"],
                                 font_mono=["ui-monospace", "monospace"]),
         "max_file_size": max(limit, 64 * 2**20),  # saved runs are larger than documents
@@ -100,6 +100,13 @@ def launch_options() -> dict[str, Any]:
         "show_error": False,
         "max_threads": 40 + settings().queue_size,  # whoever waits in the line takes one
     }  # fmt: skip
+
+
+def _early() -> str:
+    """Start fetching plotly.js, the largest file, before the page's own scripts are there."""
+    path = json.dumps(f"gradio_api/file={assets.plotly_js()}").replace("<", "\\u003c")
+    script = f"window.kvPlotly = fetch({path}).then(r => r.ok ? r.text() : '').catch(() => '');"
+    return f"<script>{script}</script>"
 
 
 _META = '<meta name="description" content="What does a language model forget when its cache is cut?">'

@@ -3,10 +3,10 @@
 const plotlyUrl = (window.gradio_config?.root || '').replace(/\/$/, '') + props.plotly_url;
 let plotlyPromise = null;
 function plotly() {  // evaluated with a private `module`, so no other plotly.js on the page can interfere
-  plotlyPromise ??= fetch(plotlyUrl).then(reply => {
+  plotlyPromise ??= Promise.resolve(window.kvPlotly).then(early => early || fetch(plotlyUrl).then(reply => {
     if (!reply.ok) throw new Error('plotly.js is missing');
     return reply.text();
-  }).then(source => {
+  })).then(source => {
     const m = {exports: {}};
     new Function('module', 'exports', source)(m, m.exports);
     return m.exports;
