@@ -51,19 +51,23 @@ def browser(chromium_path):
         browser.close()
 
 
-def serve(engine, folder):
-    """A page over the stored runs in `folder`; returns (url, close)."""
+@pytest.fixture(scope="session")
+def serve():
+    """serve(engine, folder): a page over the stored runs in `folder`; returns (url, close)."""
     from kvviz.ui import app, runs
 
-    runs.STORED = folder
-    demo = app.build_app(engine=engine)
-    options = app.launch_options() | {"server_name": "127.0.0.1", "server_port": None}
-    _, url, _ = demo.launch(prevent_thread_lock=True, quiet=True, **options)
-    return url, demo.close
+    def start(engine, folder):
+        runs.STORED = folder
+        demo = app.build_app(engine=engine)
+        options = app.launch_options() | {"server_name": "127.0.0.1", "server_port": None}
+        _, url, _ = demo.launch(prevent_thread_lock=True, quiet=True, **options)
+        return url, demo.close
+
+    return start
 
 
 @pytest.fixture(scope="session")
-def served(chromium_path):
+def served(chromium_path, serve):
     """(url, engine) of a page with one stored run and an engine without a model."""
     from fake_engine import FakeEngine, synthetic_comparison
 

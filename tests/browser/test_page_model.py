@@ -10,9 +10,7 @@ from playwright.sync_api import expect
 
 
 @pytest.mark.slow
-def test_an_example_runs_through_to_answers_and_plots(visit, chromium_path, monkeypatch):
-    from conftest import serve
-
+def test_an_example_runs_through_to_answers_and_plots(visit, serve, monkeypatch):
     from kvviz.ui import runs
     from kvviz.ui.work import Engine
 
