@@ -139,6 +139,13 @@ ROWS: tuple[Row, ...] = (
         0,
     ),
     Row(
+        "mcp",
+        False,
+        "1 or 0",
+        "Also serve the named endpoints to agents (MCP); needs `pip install 'gradio[mcp]'`.",
+        _flag,
+    ),
+    Row(
         "queue_size",
         64,
         "a whole number of at least 1",
@@ -164,6 +171,7 @@ class Settings:
     reuse_bytes: int
     prefill_chunk: int
     threads: int
+    mcp: bool
     queue_size: int
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import json
 import os
 import tempfile
@@ -13,7 +14,7 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before gradio: it 
 
 import gradio as gr
 
-from kvviz.errors import KvvizError
+from kvviz.errors import InputError, KvvizError
 from kvviz.settings import settings
 from kvviz.ui import assets, fields
 from kvviz.ui.api import compare_endpoint
@@ -98,8 +99,18 @@ def launch_options() -> dict[str, Any]:
         "ssr_mode": False,
         "footer_links": ["api"],
         "show_error": False,
+        "mcp_server": _mcp(),
         "max_threads": 40 + settings().queue_size,  # whoever waits in the line takes one
     }  # fmt: skip
+
+
+def _mcp() -> bool:
+    """Whether agents are served as well: only on request, and only where the extra is installed."""
+    if not settings().mcp:
+        return False
+    if importlib.util.find_spec("mcp") is None:
+        raise InputError("KVVIZ_MCP=1 needs an extra package: pip install 'gradio[mcp]'.")
+    return True
 
 
 def _early() -> str:
