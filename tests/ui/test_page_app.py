@@ -16,8 +16,9 @@ def test_nothing_is_recorded_and_agents_are_not_served_by_default():
 
 def test_agents_are_served_on_request_where_the_extra_is(monkeypatch):
     monkeypatch.setenv("KVVIZ_MCP", "1")
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    find, extra = importlib.util.find_spec, {"mcp": None}
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: extra[name] if name in extra else find(name))
     with pytest.raises(InputError, match="pip install"):
         launch_options()
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: object())
+    extra["mcp"] = object()
     assert launch_options()["mcp_server"] is True
