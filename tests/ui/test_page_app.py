@@ -17,7 +17,9 @@ def test_nothing_is_recorded_and_agents_are_not_served_by_default():
 def test_agents_are_served_on_request_where_the_extra_is(monkeypatch):
     monkeypatch.setenv("KVVIZ_MCP", "1")
     find, extra = importlib.util.find_spec, {"mcp": None}
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: extra[name] if name in extra else find(name))
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: extra[name] if name in extra else find(name)
+    )
     with pytest.raises(InputError, match="pip install"):
         launch_options()
     extra["mcp"] = object()
