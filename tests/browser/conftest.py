@@ -78,6 +78,9 @@ def served(chromium_path, serve):
         comparison = synthetic_comparison(n=300, L=6)
         comparison.settings.update(title="A stored run", date="2026-11-30")
         comparison.save(Path(folder) / "a-stored-run.zip")
+        cutting = synthetic_comparison(n=300, L=6, evict_every=4)
+        cutting.settings.update(title="A run that evicts while generating", date="2026-11-30")
+        cutting.save(Path(folder) / "b-cutting-run.zip")
         url, close = serve(engine, Path(folder))
         yield url, engine
         close()

@@ -123,3 +123,15 @@ def test_a_phone_shows_one_answer_at_a_time(visit):
     drawn(page, "kv-kept-a")
     page.locator("#kv-zoom").get_by_role("button", name="Zoom in").tap()
     expect(page.locator("#kv-range")).to_contain_text("of 300")
+
+
+def test_steps_are_shown_where_the_run_evicted_while_generating(visit):
+    page = visit()
+    drawn(page, "kv-kept-a")
+    expect(page.locator("#kv-tab-steps")).to_be_hidden()
+    page = visit("?r=stored-b-cutting-run")
+    page.locator("#kv-tab-steps").click()
+    drawn(page, "kv-steps")
+    expect(page.locator("#kv-steps")).to_contain_text("what was thrown away while the answer was written")
+    page.locator("#kv-steps").get_by_role("button", name="Show as table").click()
+    expect(page.locator("#kv-steps tbody tr").first).to_be_visible()
