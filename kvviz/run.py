@@ -297,13 +297,14 @@ class _Run:
         finally:
             for variant, answer in zip(variants, answers):
                 self._write(variant, answer)
+        if watcher is not None:
+            for variant, records in zip(variants, watcher.records):
+                variant.evictions = records
         texts = {v.key: v.text for v in variants}
         yield Event("decode", f"{len(variants)} answers written", number, waves, None, texts)
         if "kl" in self.plan.measures or "output_error" in self.plan.measures or self.plan.lenses:
             yield Event("measure", "Comparing next-token distributions", number, waves)
             if watcher is not None:  # its cuts have changed the caches: start from the prompt again
-                for variant, records in zip(variants, watcher.records):
-                    variant.evictions = records
                 wave, _ = self._wave(variants)
                 first = self._first_logits(wave)
             self._teacher_force(wave, variants, first)

@@ -144,6 +144,8 @@ def test_a_run_records_its_cuts(tiny_llama, suffix):
     for v in c.variants:
         assert v.evictions and all("tokens" in cut for cut in v.evictions)
         assert len(v.kl) == len(c.full.token_ids)
+    bare = compare(tiny_llama, prompt, ["tova"], [B], 16, measures=(), evict_every=EVERY)
+    assert bare.variants[0].evictions == c.variants[1].evictions, "also without measures"
     late = compare(tiny_llama, prompt, ["tova"], [B], 16, measures=("kl",), evict_every=100)
     plain = compare(tiny_llama, prompt, ["tova"], [B], 16, measures=("kl",))
     assert late.variants[0].token_ids == plain.variants[0].token_ids
