@@ -62,13 +62,8 @@ class interruptible:
 
 
 def print_result(result) -> None:
-    from kvviz.evaluate.needles import contains_expected
     from kvviz.figures import text
-
-    def verdict(variant) -> str:
-        if not result.expected:
-            return ""
-        return "right" if contains_expected(variant.text, result.expected) else "wrong"
+    from kvviz.figures.answers import verdict
 
     rows = []
     for v, row in zip([result.full, *result.variants], result.to_frame().to_dict("records")):
@@ -81,7 +76,7 @@ def print_result(result) -> None:
                 "KL": _number(row["mean_kl"], text.kl_number),
                 "error": _number(row["median_output_error"], text.relative_error),
                 "differs at": "same" if v.first_difference is None else str(v.first_difference),
-                "": verdict(v),
+                "": verdict(v.text, result.expected),
             }
         )
     m = result.model
