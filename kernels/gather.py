@@ -1,7 +1,7 @@
-"""Compaction: the kept rows of every KV head, gathered into flat blocks.
+"""Compaction: the kept rows of every variant and KV head, gathered into flat blocks.
 
-A block holds `block` rows of one KV head. Heads come in order, a head's rows in ascending position;
-the last block of a head is filled up with zeros and position -1; a head that keeps nothing has none.
+A block holds `block` rows of one owner = variant * Hkv + KV head. Owners come in order, an owner's rows in
+ascending position; its last block is filled up with zeros and position -1; one that keeps nothing has none.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ import torch
 def block_layout(mask: torch.Tensor, block: int) -> tuple[torch.Tensor, torch.Tensor]:
     """Where each slot's row comes from.
 
-    mask     bool [Hkv, n].
-    Returns  (positions int32 [N, block], -1 = empty slot; head int32 [N]).
+    mask     bool [owners, n].
+    Returns  (positions int32 [N, block], -1 = empty slot; owner int32 [N]).
     """
-    head, position = mask.nonzero(as_tuple=True)  # by head, then by position
+    head, position = mask.nonzero(as_tuple=True)  # by owner, then by position
     counts = mask.sum(1)
     blocks = (counts + block - 1) // block
     owner = torch.repeat_interleave(torch.arange(len(mask), device=mask.device), blocks)
@@ -32,15 +32,17 @@ def gather_rows(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
     """Plain torch twin.
 
-    keys, values  [Hkv, n, d]; mask bool [Hkv, n], True = kept; block, rows a block.
-    Returns  (keys [N, block, d], values [N, block, d], positions int32 [N, block], head int32 [N]).
+    keys, values  [Hkv, n, d]; mask bool [V * Hkv, n], True = kept, by variant, then by KV head; block,
+    rows a block.
+    Returns  (keys [N, block, d], values [N, block, d], positions int32 [N, block], owner int32 [N]).
     """
-    positions, head = block_layout(mask, block)
+    positions, owner = block_layout(mask, block)
+    heads, n = keys.shape[:2]
     empty = positions < 0
-    kv_head, row = head.long()[:, None].expand(positions.shape), positions.long().clamp_min(0)
+    row = (owner.long() % heads * n)[:, None] + positions.long().clamp_min(0)  # in [Hkv * n]
     gathered = []
-    for source in (keys, values):
-        rows = source[kv_head, row]
+    for source in (keys, values):  # whole rows by one index: several times quicker than by two
+        rows = source.flatten(0, 1).index_select(0, row.flatten()).view(*row.shape, source.shape[-1])
         rows[empty] = 0
         gathered.append(rows)
-    return gathered[0], gathered[1], positions, head
+    return gathered[0], gathered[1], positions, owner

@@ -19,10 +19,11 @@ def gather_kernel(
     key_ptr,
     value_ptr,
     position_ptr,  # int32 [N, block], -1 = empty slot
-    head_ptr,  # int32 [N]
+    owner_ptr,  # int32 [N], variant * Hkv + KV head
     kept_key_ptr,  # [N, block, d]
     kept_value_ptr,
     block,
+    heads,
     key_head_stride,
     key_stride,
     value_head_stride,
@@ -36,7 +37,7 @@ def gather_kernel(
     here = slot < block
     column = tl.arange(0, BLOCK_D)
     inside = (column < HEAD_DIM)[None, :]
-    head = tl.load(head_ptr + index).to(tl.int64)
+    head = (tl.load(owner_ptr + index) % heads).to(tl.int64)
     position = tl.load(position_ptr + index * block + slot, mask=here, other=-1)
     filled = (position >= 0)[:, None] & inside
     row = position.to(tl.int64)[:, None]
@@ -54,19 +55,20 @@ def gather_kernel(
 def gather_rows(keys, values, mask, block=128):
     """As the twin in `gather`."""
     keys, values = as_rows(keys), as_rows(values)
-    positions, head = block_layout(mask, block)
-    head_dim = keys.shape[-1]
-    kept_keys = keys.new_empty(len(head), block, head_dim)
-    kept_values = values.new_empty(len(head), block, head_dim)
-    if len(head):
-        gather_kernel[(len(head), triton.cdiv(block, ROWS))](
+    positions, owner = block_layout(mask, block)
+    heads, _, head_dim = keys.shape
+    kept_keys = keys.new_empty(len(owner), block, head_dim)
+    kept_values = values.new_empty(len(owner), block, head_dim)
+    if len(owner):
+        gather_kernel[(len(owner), triton.cdiv(block, ROWS))](
             keys,
             values,
             positions,
-            head,
+            owner,
             kept_keys,
             kept_values,
             block,
+            heads,
             *keys.stride()[:2],
             *values.stride()[:2],
             HEAD_DIM=head_dim,
@@ -74,13 +76,13 @@ def gather_rows(keys, values, mask, block=128):
             BLOCK_D=pad(head_dim),
             num_warps=4,
         )
-    return kept_keys, kept_values, positions, head
+    return kept_keys, kept_values, positions, owner
 
 
 def builds(device: Device, dtype: str, head_dim: int) -> list[Build]:
     """What to compile ahead of time for one device, dtype and head size."""
     pointers = dict.fromkeys(("key_ptr", "value_ptr", "kept_key_ptr", "kept_value_ptr"), dtype)
-    pointers |= {"position_ptr": "i32", "head_ptr": "i32"}
+    pointers |= {"position_ptr": "i32", "owner_ptr": "i32"}
     shape = {"HEAD_DIM": head_dim, "BLOCK_D": pad(head_dim)}
     sizes = {"BLOCK_N": ROWS, "num_warps": 4}
     return [build("gather_rows", gather_kernel, device, dtype, pointers, shape, sizes)]

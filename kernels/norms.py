@@ -7,34 +7,11 @@ the Gram matrix G = W W^T in R^{d x d}: ||v W||^2 = v G v^T, d / D of the work.
 from __future__ import annotations
 
 import torch
+from kvviz.kernels.product import project
 from kvviz.kernels.window import accumulator
 
-STEP = 512  # tokens projected at once: with a group's heads the product stays near a core's cache
-
-
-def project(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    """rows [m, d] times weight [k, d] transposed.
-
-    On a CPU oneDNN does float32 products at more than twice the speed of the BLAS torch calls on some
-    processors (AMD with AVX-512), so it is asked directly where this torch has it.
-    """
-    if rows.device.type == "cpu" and rows.dtype == torch.float32 and _onednn is not None:
-        return _onednn(rows, weight, None, "none", [], "")
-    return rows @ weight.T
-
-
-def _find_onednn():
-    if not torch.backends.mkldnn.is_available():
-        return None
-    operation = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
-    try:  # an operation without promises: hold it to one known product before trusting it
-        one = torch.ones(2, 16)
-        return operation if torch.equal(operation(one, one, None, "none", [], ""), one @ one.T) else None
-    except (TypeError, RuntimeError):
-        return None
-
-
-_onednn = _find_onednn()
+PROJECTED = 1_200_000  # numbers of a projection at once (5 MB): fewer and the products are small, more
+# and they fall out of the cache before they are summed
 
 
 def value_norms(values: torch.Tensor, w_o: torch.Tensor, order: int = 1) -> torch.Tensor:
@@ -58,8 +35,8 @@ def value_norms(values: torch.Tensor, w_o: torch.Tensor, order: int = 1) -> torc
             square = (torch.matmul(rows, gram) * rows).sum(-1)  # [g, n]
             torch.sqrt(square.clamp_min_(0), out=target)
             continue
-        weights = weights.transpose(1, 2).reshape(group * hidden, head_dim)
-        for low in range(0, n, STEP):
-            projected = project(rows[low : low + STEP], weights)
-            target[:, low : low + STEP] = projected.abs_().view(-1, group, hidden).sum(-1).T
+        step = max(1, PROJECTED // hidden)
+        for member, weight in enumerate(weights.transpose(1, 2).contiguous()):
+            for low in range(0, n, step):
+                target[member, low : low + step] = project(rows[low : low + step], weight).abs_().sum(-1)
     return norms

@@ -5,7 +5,11 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
+from kvviz.kernels.product import project
+
 _ROWS = 512
+_ROWS_AT_HAND = 128
+_WEIGHTS_AT_HAND = 1 << 22  # 16 MB of float32
 
 
 def causal_attention(query, keys, values, layer, offset: int) -> torch.Tensor:
@@ -14,8 +18,9 @@ def causal_attention(query, keys, values, layer, offset: int) -> torch.Tensor:
     keys and values are [Hkv, offset + T, d]. Sliding windows and learned sink logits are honoured.
     """
     t, total = query.shape[1], keys.shape[1]
-    if layer.sinks is not None:
-        return _attention_with_sinks(query, keys, values, layer, offset)
+    quicker = query.device.type == "cpu" and query.dtype == torch.float32 and not torch.is_grad_enabled()
+    if layer.sinks is not None or quicker:  # on a CPU, quicker than torch's fused attention
+        return attention_by_rows(query, keys, values, layer, offset)
     sliding = layer.window is not None and layer.window < total
     if not offset and not sliding:
         return _sdpa(query, keys, values, layer, None)
@@ -51,30 +56,62 @@ def _sdpa(query, keys, values, layer, mask) -> torch.Tensor:
     )[0]
 
 
-def _attention_with_sinks(query, keys, values, layer, offset: int) -> torch.Tensor:
-    """The same with one more logit a head in the softmax, by blocks of queries."""
+def attention_by_rows(query, keys, values, layer, offset: int, sums=None) -> torch.Tensor:
+    """The same as `causal_attention` with the weights at hand, by blocks of queries in float32.
+
+    sums  float32 [Hq, offset + T]: every query's weights are added to it, which costs far less here than
+          in a pass of its own. Learned sink logits join the softmax.
+    """
+    heads, t, d = query.shape
+    group = heads // keys.shape[0]
     out = torch.empty_like(query)
-    hkv = keys.shape[0]
-    for begin in range(0, query.shape[1], 256):
-        rows = query[:, begin : begin + 256]
-        last = offset + begin + rows.shape[1]
-        p = rows_attention(rows, keys[:, :last], layer, offset + begin)
-        part = p.unflatten(0, (hkv, -1)).flatten(1, 2) @ values[:, :last].float()
-        out[:, begin : begin + 256] = part.unflatten(1, (-1, rows.shape[1])).flatten(0, 1).to(out.dtype)
+    keys, columns = keys.float(), values.float().transpose(1, 2)  # [Hkv, d, n]
+    begin = 0
+    while begin < t:
+        # Enough rows for the products, few enough that their weights stay in a core's cache.
+        end = min(t, begin + max(8, min(_ROWS_AT_HAND, _WEIGHTS_AT_HAND // (group * (offset + begin + 1)))))
+        last = offset + end
+        first = 0 if layer.window is None else max(0, offset + begin - layer.window + 1)
+        for head, own in enumerate(keys):
+            mine = slice(head * group, (head + 1) * group)
+            rows = query[mine, begin:end].float().flatten(0, 1) * layer.scaling
+            logits = project(rows, own[first:last]).view(group, end - begin, -1)
+            hide(logits, offset + begin, first, last, layer.window)
+            p = _softmax(logits, None if layer.sinks is None else layer.sinks[mine])
+            part = project(p.flatten(0, 1), columns[head, :, first:last])
+            out[mine, begin:end] = part.view(group, -1, d).to(out.dtype)
+            if sums is not None:
+                sums[mine, first:last] += p.sum(1)
+        begin = end
     return out
 
 
 def rows_attention(rows: torch.Tensor, keys: torch.Tensor, layer, first: int) -> torch.Tensor:
     """Causal attention weights of query rows [Hq, R, d] at positions first ..: float32 [Hq, R, n]."""
-    hkv, r, total = keys.shape[0], rows.shape[1], keys.shape[1]
-    grouped = rows.float().unflatten(0, (hkv, -1)).flatten(1, 2) * layer.scaling
-    logits = (grouped @ keys.float().transpose(1, 2)).unflatten(1, (-1, r)).flatten(0, 1)
-    seen = visible(first, first + r, 0, total, layer.window, rows.device)
-    logits.masked_fill_(~seen, float("-inf"))
-    if layer.sinks is None:
+    group, r, total = len(rows) // len(keys), rows.shape[1], keys.shape[1]
+    logits = torch.empty(len(rows), r, total, dtype=torch.float32, device=rows.device)
+    for head, own in enumerate(keys.float()):
+        mine = slice(head * group, (head + 1) * group)
+        grouped = rows[mine].float().flatten(0, 1) * layer.scaling
+        logits[mine] = project(grouped, own).view(group, r, total)
+    hide(logits, first, 0, total, layer.window)
+    return _softmax(logits, layer.sinks)
+
+
+def hide(logits: torch.Tensor, start: int, first: int, last: int, window: int | None) -> None:
+    """Set what queries start .. do not see of keys first .. last - 1 to -inf, in place: [.., T, keys]."""
+    # Without a sliding window every query sees the keys before `start`.
+    low = first if window is not None else min(last, max(first, start))
+    seen = visible(start, start + logits.shape[-2], low, last, window, logits.device)
+    logits[..., low - first :].masked_fill_(~seen, -torch.inf)
+
+
+def _softmax(logits: torch.Tensor, sinks: torch.Tensor | None) -> torch.Tensor:
+    """Over the keys; one learned logit a head joins and is dropped again: [heads, T, keys]."""
+    if sinks is None:
         return logits.softmax(-1)
-    sinks = layer.sinks.float()[:, None, None].expand(-1, r, 1)
-    return torch.cat([logits, sinks], -1).softmax(-1)[..., :-1]
+    column = sinks.float()[:, None, None].expand(-1, logits.shape[1], 1)
+    return torch.cat([logits, column], -1).softmax(-1)[..., :-1]
 
 
 def rotate_half(x: torch.Tensor) -> torch.Tensor:

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from kvviz.errors import InputError
+from kvviz.ranking import rank
 
 Options = Mapping[str, Any]
 
@@ -355,16 +356,3 @@ def allocate(name: str, layers: Sequence[Candidates], options: Options) -> list[
     right = got == wanted if allocator.exact else got <= wanted
     assert right, f"{name} shared out {got} entries of {wanted}"
     return counts
-
-
-def rank(scores: torch.Tensor, first: torch.Tensor | None = None) -> torch.Tensor:
-    """Place of every entry within its head, 0 = best: int64 [Hkv, C].
-
-    Score descending, then earlier position; entries marked `first` go before all others.
-    """
-    order = scores.cpu().sort(dim=-1, descending=True, stable=True).indices
-    if first is not None:
-        later = (~first.cpu()).gather(-1, order).to(torch.int8)
-        order = order.gather(-1, later.sort(dim=-1, stable=True).indices)
-    places = torch.empty_like(order)
-    return places.scatter_(-1, order, torch.arange(order.shape[-1]).expand_as(order))

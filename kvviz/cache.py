@@ -93,12 +93,11 @@ def _whole(trace: Trace, index: int) -> Blocks:
 
 
 def _gathered(trace: Trace, index: int, selections, first: int, bytes_: list[int]) -> Blocks:
-    parts, owners = [], []
-    for i, selection in enumerate(selections):
-        mask = selection.mask[index].to(trace.keys[index].device)
-        part = kernels.gather_rows(trace.keys[index], trace.values[index], mask, block_rows(trace.n))
-        parts.append(part)
-        owners.append(part[3] + i * mask.shape[0])
-        bytes_[first + i] += sum(t.numel() * t.element_size() for t in part)
-    keys, values, positions = (torch.cat([p[k] for p in parts]) for k in range(3))
-    return Blocks(first, len(selections), keys, values, positions, torch.cat(owners))
+    heads = trace.model.n_kv_heads
+    masks = torch.cat([s.mask[index] for s in selections]).to(trace.keys[index].device)
+    rows = kernels.gather_rows(trace.keys[index], trace.values[index], masks, block_rows(trace.n))
+    blocks = Blocks(first, len(selections), *rows)
+    held = torch.bincount(blocks.owner // heads, minlength=len(selections)).tolist()  # blocks a variant
+    for i, count in enumerate(held):
+        bytes_[first + i] += count * blocks.bytes // max(1, len(blocks.owner))
+    return blocks

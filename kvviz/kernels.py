@@ -99,7 +99,7 @@ def value_norms(values, w_o, order=1):
 
 
 def gather_rows(keys, values, mask, block=128):
-    """Kept rows in flat blocks (keys, values, positions, head): see `kernels/gather.py`."""
+    """Kept rows in flat blocks (keys, values, positions, owner): see `kernels/gather.py`."""
     return _run("gather_rows", _fits(keys, values), keys, values, mask, block)
 
 

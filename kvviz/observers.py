@@ -11,7 +11,7 @@ from contextlib import contextmanager, nullcontext
 
 import torch
 
-from kvviz.attention import causal_attention, rows_attention, unrotate
+from kvviz.attention import attention_by_rows, causal_attention, unrotate
 from kvviz.errors import Cancelled
 from kvviz.forward import forward
 
@@ -40,7 +40,10 @@ class Observer:
 
 
 class ColumnSums(Observer):
-    """Accumulated attention: sum over all causal query rows of p_ij, float32 [Hq, n] a layer."""
+    """Accumulated attention: sum over all causal query rows of p_ij, float32 [Hq, n] a layer.
+
+    The prefill attends with the weights at hand and adds them up: no second pass over the keys.
+    """
 
     name = "column_sums"
     what = "the accumulated attention of all queries"
@@ -50,14 +53,10 @@ class ColumnSums(Observer):
         shape = (model.n_layers, model.n_query_heads, n)
         self.sums = torch.zeros(shape, dtype=torch.float32, device=model.device)
 
-    def see(self, index, query, keys, start):
-        layer = self.model.layer(index)
-        for begin in range(0, query.shape[1], _BLOCK):
-            rows = query[:, begin : begin + _BLOCK]
-            first = start + begin
-            total = first + rows.shape[1]
-            p = rows_attention(rows, keys[:, :total], layer, first)
-            self.sums[index, :, :total] += p.sum(1)
+    def attend(self, index, query, keys, values, layer, offset, first) -> torch.Tensor:
+        """Causal attention as in `attention.causal_attention`; the keys begin at position `first`."""
+        sums = self.sums[index, :, first : first + keys.shape[1]]
+        return attention_by_rows(query, keys, values, layer, offset, sums)
 
     def finish(self, trace, cancel):
         return {self.name: list(self.sums)}

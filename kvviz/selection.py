@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from kvviz.budgets import ALLOCATORS, Candidates, allocate, entries_of, rank
+from kvviz.budgets import ALLOCATORS, Candidates, allocate, entries_of
 from kvviz.methods import Method, parse_method
 from kvviz.methods.base import LayerView, Scores
+from kvviz.ranking import rank
 from kvviz.trace import Trace
 from kvviz.types import Selection
 

@@ -20,7 +20,7 @@ from kvviz.errors import Cancelled, NeedError
 from kvviz.forward import forward
 from kvviz.methods import parse_method
 from kvviz.models import Model
-from kvviz.observers import OBSERVERS
+from kvviz.observers import OBSERVERS, ColumnSums
 from kvviz.settings import settings
 from kvviz.types import Prompt
 
@@ -182,6 +182,7 @@ class _Reader:
 
     def __init__(self, model: Model, n: int, observers: list, cancel: threading.Event | None):
         self.model, self.n, self.observers, self.cancel = model, n, observers, cancel
+        self.sums = next((o for o in observers if isinstance(o, ColumnSums)), None)
         self.start = 0
         block = block_rows(n)
         self.shape = (model.n_kv_heads, -(-n // block) * block, model.head_dim)
@@ -202,7 +203,8 @@ class _Reader:
         self.values[index][:, start:end] = value[0]
         first = 0 if layer.window is None else max(0, start - layer.window + 1)
         keys, values = self.keys[index][:, first:end], self.values[index][:, first:end]
-        out = causal_attention(query[0], keys, values, layer, start - first)
+        rest = (query[0], keys, values, layer, start - first)
+        out = self.sums.attend(index, *rest, first) if self.sums else causal_attention(*rest)
         self._keep_last(index, query[0])
         for observer in self.observers:
             began = time.perf_counter()

@@ -11,7 +11,7 @@ from tiny import FAMILIES, make_hf, make_model
 
 from kvviz.errors import Cancelled
 from kvviz.forward import forward
-from kvviz.observers import ColumnSums
+from kvviz.observers import QueryStats
 from kvviz.trace import prefill
 
 N = 70  # longer than every sliding window of the tiny models
@@ -110,7 +110,7 @@ def test_the_model_is_left_as_found_after_an_error(monkeypatch):
         if index == 1:
             raise RuntimeError("no memory")
 
-    monkeypatch.setattr(ColumnSums, "see", fails)
+    monkeypatch.setattr(QueryStats, "see", fails)
     with pytest.raises(RuntimeError, match="no memory"):
         prefill(model, prompt_of(model, N), needs=NEEDS)
     assert snapshot(model.hf) == before

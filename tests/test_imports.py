@@ -17,7 +17,7 @@ PACKAGE = ROOT / "kvviz"
 
 # Stages in order; a module may import from its own stage and from those before it.
 STAGES = (
-    {"errors", "types", "settings"},
+    {"errors", "types", "settings", "ranking"},
     {"models"},
     {"prompts"},
     {"forward", "attention"},
@@ -44,7 +44,8 @@ STAGES = (
     {"cli"},
 )
 LEAF = "kernels"  # imports nothing of the project but itself
-USES_LEAF = {"methods", "observers", "cache", "decode", "rolling", "measures", "bench", "cli"}
+USES_LEAF = {"attention", "forward", "methods", "observers", "cache", "decode", "rolling", "measures"}
+USES_LEAF |= {"bench", "cli"}
 TOP = {"__init__", "__main__"}  # the public names, and `python -m kvviz`
 
 

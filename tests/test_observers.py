@@ -7,6 +7,7 @@ import torch
 from reference import NEEDS, attention_rows, prompt_of, trace_of, window_of
 from tiny import make_hf
 
+import kvviz.attention
 import kvviz.observers
 from kvviz.observers import Repeat
 from kvviz.trace import prefill
@@ -40,6 +41,7 @@ def test_column_sums(tiny_model):
 
 def test_column_sums_in_blocks_of_rows(tiny_model, monkeypatch):
     monkeypatch.setattr(kvviz.observers, "_BLOCK", 7)
+    monkeypatch.setattr(kvviz.attention, "_ROWS_AT_HAND", 7)
     blocks = trace_of(tiny_model, N)
     monkeypatch.undo()
     whole = trace_of(tiny_model, N)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 
 from kvviz import kernels
-from kvviz.bench.gpu_times import Random, blocks_of, copy_bandwidth, end_to_end, kernel_times
+from kvviz.bench.gpu_times import Random, copy_bandwidth, end_to_end, kernel_times
 from kvviz.errors import KvvizError
 from kvviz.kernels import gather, norms, ragged, score, window
 
@@ -154,7 +154,7 @@ def correctness(device: str, shapes=SHAPES, dtypes=("float32", "float16", "bfloa
 def _ragged_error(make: Random, keys, values, query_heads: int, sliding) -> float:
     kv_heads, n, d = keys.shape
     masks = [torch.rand(kv_heads, n, device=keys.device) < share for share in (1.0, 0.3, 0.02, 0.0)]
-    blocks = blocks_of(keys, values, masks, 16)
+    blocks = kernels.gather_rows(keys, values, torch.cat(masks), 16)
     query = make(len(masks), query_heads, 2, d)
     at = torch.arange(n, n + 2, device=keys.device).expand(len(masks), -1)
     rest = (*blocks[2:], kv_heads, d**-0.5, at, sliding)

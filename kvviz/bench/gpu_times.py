@@ -34,15 +34,6 @@ class Random:
         return torch.randn(shape, device=self.device).to(self.dtype)
 
 
-def blocks_of(keys, values, masks, block: int) -> list[torch.Tensor]:
-    """Kept rows of several variants: keys, values, positions, owner."""
-    parts = []
-    for index, mask in enumerate(masks):
-        part = kernels.gather_rows(keys, values, mask, block)
-        parts.append((*part[:3], part[3] + index * len(keys)))
-    return [torch.cat(side) for side in zip(*parts)]
-
-
 def copy_bandwidth() -> float:
     """GB/s of a device-to-device copy of 1 GiB, bytes read plus bytes written."""
     source = torch.randn(1 << 28, device="cuda")
@@ -141,7 +132,7 @@ def _cache_cases(device: str, n: int, heads) -> list[Case]:
     make = Random(device, torch.bfloat16)
     keys, values = make(kv_heads, n, d), make(kv_heads, n, d)
     masks = [torch.rand(kv_heads, n, device=device) < share for share in BUDGETS for _ in range(6)]
-    blocks = blocks_of(keys, values, masks, 128)
+    blocks = kernels.gather_rows(keys, values, torch.cat(masks), 128)
     query = make(len(masks), query_heads, 1, d)
     at = torch.full((len(masks), 1), n, device=device)
     rest = (*blocks[2:], kv_heads, d**-0.5, at)

@@ -96,7 +96,14 @@ def _without_stops(model):
 
 def scoring_shares(model, prompt, methods) -> dict[str, float]:
     """Seconds of scoring and selecting one method alone, its own observer or extra pass included, over
-    the seconds of the prefill; the best of two."""
+    the seconds of the prefill; the best of two. What is read along with the prompt costs the difference
+    between reading with and without it, which can be below 0."""
+    needs = sorted(set().union(*(get_method(method).needs for method in methods)))
+    reading = {need: float("inf") for need in (None, *needs)}
+    for _ in range(2):
+        for need in reading:
+            read = kvviz.prefill(model, prompt, needs=[need] if need else [])
+            reading[need] = min(reading[need], sum(read.seconds.values()))
     trace: Trace = kvviz.prefill(model, prompt, methods=methods)
     shares = {}
     for method in methods:
@@ -106,8 +113,8 @@ def scoring_shares(model, prompt, methods) -> dict[str, float]:
             started = time.perf_counter()
             kvviz.select(trace, method, 0.2)
             best = min(best, time.perf_counter() - started)
-        observed = sum(trace.seconds.get(need, 0.0) for need in get_method(method).needs)
-        shares[method] = (best + observed) / trace.seconds["prefill"]
+        observed = sum(reading[need] - reading[None] for need in get_method(method).needs)
+        shares[method] = (best + observed) / reading[None]
     return shares
 
 

@@ -177,9 +177,21 @@ def pool(scores: torch.Tensor, options: Options) -> torch.Tensor:
     length = scores.shape[-1]
     if kind == "none" or size <= 1 or length == 0:
         return scores
+    if kind == "avg" and scores.device.type == "cpu":
+        return _average(scores, size)
     flat = scores.reshape(1, -1, length)
     pooling = F.avg_pool1d if kind == "avg" else F.max_pool1d
     return pooling(flat, size, stride=1, padding=size // 2)[..., :length].reshape(scores.shape)
+
+
+def _average(scores: torch.Tensor, size: int) -> torch.Tensor:
+    """`avg_pool1d` by adding shifted rows, in the same order: its own loop on a CPU is not vectorised."""
+    length, total = scores.shape[-1], torch.zeros_like(scores)
+    for shift in range(-(size // 2), size - size // 2):
+        low, high = max(0, -shift), min(length, length - shift)  # the entries that have one at i + shift
+        if low < high:
+            total[..., low:high] += scores[..., low + shift : high + shift]
+    return total.div_(size)
 
 
 def reduce_group(per_head: torch.Tensor, layer: LayerView, how: str = "mean") -> torch.Tensor:

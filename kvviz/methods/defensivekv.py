@@ -15,6 +15,7 @@ last W context columns, after the window's own were cut away. Average pooling 5,
 import torch
 
 from kvviz.methods.base import LayerView, Method, Options, Scores, pool, reduce_group
+from kvviz.ranking import rank
 
 
 def score(layer: LayerView, options: Options) -> Scores:
@@ -47,14 +48,10 @@ def _first(layer: LayerView, options: Options) -> tuple[torch.Tensor, torch.Tens
     place of every token in the order of mean attention."""
     mean = reduce_group(layer.attention_mean(options["window"]), layer)
     context, window = mean[:, : layer.context], mean[:, layer.context :].sum(-1, keepdim=True)
-    ranked, order = context.sort(dim=-1, descending=True, stable=True)
+    places = rank(context).to(context.device)
+    ranked = torch.empty_like(context).scatter_(-1, places, context)
     before = ranked.cumsum(-1) - ranked + window  # what is covered without the token itself
-    places = torch.arange(layer.context, device=order.device).expand_as(order)
-    first = torch.zeros_like(context, dtype=torch.bool)
-    return (
-        first.scatter_(-1, order, before < options["coverage"]),
-        torch.empty_like(order).scatter_(-1, order, places),
-    )
+    return (before < options["coverage"]).gather(-1, places), places
 
 
 OPTIONS = {"window": 32, "pool": 5, "pool_kind": "avg", "coverage": 0.9, "safeguard": 0.0}

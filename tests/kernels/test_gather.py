@@ -13,20 +13,20 @@ from kvviz import kernels
 
 def check(keys, values, mask, block):
     """Compare with a plain walk over heads and kept positions."""
-    kept_keys, kept_values, positions, head = kernels.gather_rows(keys, values, mask, block)
-    assert (positions.dtype, head.dtype) == (torch.int32, torch.int32)
+    kept_keys, kept_values, positions, owner = kernels.gather_rows(keys, values, mask, block)
+    assert (positions.dtype, owner.dtype) == (torch.int32, torch.int32)
     index = 0
-    for kv_head in range(len(mask)):
-        kept = mask[kv_head].nonzero()[:, 0].tolist()
+    for owned in range(len(mask)):
+        kept, kv_head = mask[owned].nonzero()[:, 0].tolist(), owned % len(keys)
         for low in range(0, len(kept), block):
             rows = kept[low : low + block]
-            assert head[index] == kv_head
+            assert owner[index] == owned
             assert positions[index].tolist() == rows + [-1] * (block - len(rows))
             for source, target in ((keys, kept_keys), (values, kept_values)):
                 assert torch.equal(target[index, : len(rows)], source[kv_head, rows])
                 assert not target[index, len(rows) :].any()
             index += 1
-    assert len(kept_keys) == len(kept_values) == len(head) == index
+    assert len(kept_keys) == len(kept_values) == len(owner) == index
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
@@ -35,7 +35,8 @@ def test_gather_rows(n, head_dim, block, dtype, implementation, device):
     generator = torch.Generator().manual_seed(n)
     keys = torch.randn(n, 3, head_dim, generator=generator).to(device, dtype).transpose(0, 1)
     values = torch.randn(3, n, head_dim, generator=generator).to(device, dtype)
-    mask = (torch.rand(3, n, generator=generator) < torch.tensor([[0.7], [0.0], [1.0]])).to(device)
+    share = torch.tensor([0.7, 0.0, 1.0, 0.4, 0.9, 0.0])[:, None]  # two variants of three KV heads
+    mask = (torch.rand(6, n, generator=generator) < share).to(device)
     check(keys, values, mask, block)
     assert kernels.last_used()["gather_rows"] == implementation
 

@@ -80,7 +80,7 @@ def test_baselines_compute_the_same(device):
         for o in (1, 2)
     ]
     masks = [torch.rand(2, 90, device=device) < share for share in (1.0, 0.4)]
-    blocks = gpu_times.blocks_of(keys, values, masks, 16)
+    blocks = kernels.gather_rows(keys, values, torch.cat(list(masks)), 16)
     step, at = make(2, 4, 1, 64), torch.full((2, 1), 90, device=device)
     padded = gpu_definitions.padded_rows(keys, values, masks)
     ragged, _ = kernels.ragged_attention(step, *blocks, 2, 0.125, at)

@@ -8,7 +8,7 @@ from plain import assert_close
 
 from kvviz import kernels
 from kvviz.errors import KvvizError
-from kvviz.kernels import norms
+from kvviz.kernels import norms, product
 
 SHAPES = [
     (1, 1, 1, 64, 40),
@@ -46,7 +46,7 @@ def test_zero_values_have_zero_norm(implementation, device):
 def test_blocks_of_tokens_join_without_a_gap(monkeypatch):
     generator = torch.Generator().manual_seed(1)
     values, w_o = torch.randn(2, 37, 64, generator=generator), torch.randn(4, 64, 50, generator=generator)
-    monkeypatch.setattr(norms, "STEP", 8)
+    monkeypatch.setattr(norms, "PROJECTED", 8 * 50)
     expected = (values.repeat_interleave(2, 0).double() @ w_o.double()).abs().sum(-1)
     assert_close(norms.value_norms(values, w_o), expected, "blocked twin", 1e-6)
 
@@ -55,7 +55,7 @@ def test_without_the_fast_cpu_product(monkeypatch):
     generator = torch.Generator().manual_seed(2)
     values, w_o = torch.randn(1, 20, 64, generator=generator), torch.randn(3, 64, 50, generator=generator)
     expected = (values.double() @ w_o.double()).abs().sum(-1)
-    monkeypatch.setattr(norms, "_onednn", None)
+    monkeypatch.setattr(product, "_onednn", None)
     assert_close(norms.value_norms(values, w_o), expected, "plain product", 1e-6)
 
 

@@ -15,7 +15,7 @@ from kvviz.kernels import ragged
 def build(variants, kv_heads, n, head_dim, block, dtype, device, seed=0):
     """Blocks of several variants: the first keeps everything, others less, one head nothing at all."""
     generator = torch.Generator().manual_seed(seed + n)
-    blocks, masks = [], []
+    masks = []
     keys = torch.randn(kv_heads, n, head_dim, generator=generator).to(device, dtype)
     values = torch.randn(kv_heads, n, head_dim, generator=generator).to(device, dtype)
     for variant in range(variants):
@@ -23,9 +23,7 @@ def build(variants, kv_heads, n, head_dim, block, dtype, device, seed=0):
         if variant == 1:
             mask[0] = False
         masks.append(mask)
-        part = kernels.gather.gather_rows(keys, values, mask.to(device), block)
-        blocks.append((*part[:3], part[3] + variant * kv_heads))
-    return keys, values, masks, [torch.cat(side) for side in zip(*blocks)]
+    return keys, values, masks, kernels.gather.gather_rows(keys, values, torch.cat(masks).to(device), block)
 
 
 def dense(query, keys, values, masks, scaling, query_positions, sliding):
