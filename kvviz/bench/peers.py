@@ -96,7 +96,7 @@ def _without_stops(model):
 
 def scoring_shares(model, prompt, methods) -> dict[str, float]:
     """Seconds of scoring and selecting one method alone, its own observer or extra pass included, over
-    the seconds of the prefill; the best of two. What is read along with the prompt costs the difference
+    the seconds of the prefill; the best of a few. What is read along with the prompt costs the difference
     between reading with and without it, which can be below 0."""
     needs = sorted(set().union(*(get_method(method).needs for method in methods)))
     reading = {need: float("inf") for need in (None, *needs)}
@@ -108,7 +108,7 @@ def scoring_shares(model, prompt, methods) -> dict[str, float]:
     shares = {}
     for method in methods:
         best = float("inf")
-        for _ in range(2):
+        for _ in range(3):
             trace.memo.clear()
             started = time.perf_counter()
             kvviz.select(trace, method, 0.2)
