@@ -68,7 +68,8 @@ def attention_by_rows(query, keys, values, layer, offset: int, sums=None) -> tor
     begin = 0
     while begin < t:
         # Enough rows for the products, few enough that their weights stay in a core's cache.
-        end = min(t, begin + max(8, min(_ROWS_AT_HAND, _WEIGHTS_AT_HAND // (group * (offset + begin + 1)))))
+        fit = _WEIGHTS_AT_HAND // (group * (offset + begin + _ROWS_AT_HAND))
+        end = min(t, begin + max(8, min(_ROWS_AT_HAND, fit)))
         last = offset + end
         first = 0 if layer.window is None else max(0, offset + begin - layer.window + 1)
         for head, own in enumerate(keys):

@@ -33,7 +33,8 @@ def _attention(module, query, key, value, attention_mask, **kwargs):
     attend = _ATTEND.get()
     if attend is None:  # another thread runs the same model while our choice is set
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    return attend(module.layer_idx, query, key, value).transpose(1, 2).contiguous(), None
+    with torch._C.DisableTorchFunction():  # no linear layer in there: `_FewRows` need not look at each call
+        return attend(module.layer_idx, query, key, value).transpose(1, 2).contiguous(), None
 
 
 def _mask(*args, **kwargs):

@@ -15,7 +15,8 @@ from tiny import FAMILIES, make_model, make_tokenizer
 from kvviz.errors import ModelError
 from kvviz.models import Model, load_model
 
-torch.set_num_threads(2)
+# One thread each where tests run side by side (tests/run.sh says so): more would wait for each other.
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
 
 
 @pytest.fixture(scope="session", params=FAMILIES)

@@ -9,6 +9,7 @@ import torch
 from reference import NEEDS, masked_logits, masked_model, prompt_of, trace_of
 from tiny import FAMILIES, make_hf, make_model
 
+import kvviz.forward
 from kvviz.errors import Cancelled
 from kvviz.forward import forward
 from kvviz.observers import QueryStats
@@ -88,6 +89,36 @@ def test_logits_to_keep_and_true_positions(tiny_llama):
     torch.testing.assert_close(shifted, whole, atol=1e-3, rtol=1e-3)
     stretched = forward(tiny_llama, ids, at * 7, plain_attention)
     assert (stretched - whole).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])  # without and with biases
+def test_few_rows_go_through_another_product(family, monkeypatch):
+    """Linear layers of few rows take it, of many not; the numbers are the model's own; gradients flow."""
+    model = make_model(family)
+    ids = prompt_of(model, 60).input_ids
+    seen = []
+
+    def watched(rows, weight):
+        seen.append(rows.numel() // rows.shape[-1])
+        return rows @ weight.T
+
+    def attend(index, query, key, value):
+        return torch.nn.functional.scaled_dot_product_attention(
+            query, key, value, is_causal=True, enable_gqa=True
+        )
+
+    monkeypatch.setattr(kvviz.forward, "project", watched)
+    monkeypatch.setattr(kvviz.forward, "can_use_onednn", lambda rows, weight: True)
+    few = forward(model, ids[None], torch.arange(60)[None], attend)
+    assert seen and max(seen) == 60
+    with torch.no_grad():
+        plain = model.hf(input_ids=ids[None], use_cache=False).logits
+    torch.testing.assert_close(few, plain, atol=1e-4, rtol=1e-4)
+    seen.clear()
+    torch.nn.functional.linear(torch.ones(2, 4), torch.ones(3, 4))  # outside of a forward
+    forward(model, ids.repeat(1, 3)[:, :150], torch.arange(150)[None], attend)
+    forward(model, ids[None], torch.arange(60)[None], attend, gradients=True)
+    assert seen == []
 
 
 # Each on a model of its own: one that earlier tests have used may already have lost what is looked for.

@@ -9,21 +9,38 @@ within a constant factor when the errors of the dropped tokens lie in a cone [re
 Three published settings differ: `paper` (8 queries, maximum pooling 11, over the context
 [reconstructed]), `authors` (8, average 11, over all tokens), `kvpress` (32, average 7, over all
 tokens). In the authors' code p is rounded to the model's dtype first, which moves attention sinks by
-orders of magnitude; here all is float32. Cost: 4 Hq W n d.
+orders of magnitude (in bfloat16 a p above 0.998 becomes 1, and its weight 1e12): `match_dtype` does
+the same; without it all is float32. Cost: 4 Hq W n d.
 """
 
+import torch
+
 from kvviz.errors import InputError
+from kvviz.methods import _removal
 from kvviz.methods.base import LayerView, Method, Options, Scores, pool, reduce_group
 
 
 def score(layer: LayerView, options: Options) -> Scores:
     if options["pool_over"] not in ("context", "all"):
         raise InputError("DropKV: pool_over is one of context, all.")
-    per_head = layer.window_scores("dropkv", options["window"], options["epsilon"])
+    if options["match_dtype"]:
+        per_head = _rounded(layer, options)
+    else:
+        per_head = layer.window_scores("dropkv", options["window"], options["epsilon"])
     raw = reduce_group(per_head, layer, options["group"])
     if options["pool_over"] == "context":
         raw = raw[:, : layer.context]
     return Scores(pool(raw, options)[:, : layer.context], raw=raw[:, : layer.context])
+
+
+def _rounded(layer: LayerView, options: Options) -> torch.Tensor:
+    """The scores with p in the model's dtype before it is weighed, float32 [Hq, n]."""
+    heads = []
+    for rows in layer.window_rows(options["window"]):
+        p = rows.others.scatter(-1, rows.top[:, None], rows.lead[:, None]).to(layer.keys.dtype).float()
+        weights = (p / (1 - p + options["epsilon"])).square()
+        heads.append(_removal.weighted_distances(weights, rows))
+    return torch.stack(heads)[:, layer.first_position :]
 
 
 METHOD = Method(
@@ -40,6 +57,7 @@ METHOD = Method(
         "pool_over": "context",
         "group": "mean",
         "epsilon": 1e-6,
+        "match_dtype": False,
     },
     presets={
         "paper": {"window": 8, "pool": 11, "pool_kind": "max", "pool_over": "context"},

@@ -130,6 +130,29 @@ def test_attention_sink_is_exact(rest):
     assert value == pytest.approx(wanted, rel=1e-4)
 
 
+def test_match_dtype_rounds_the_attention_first():
+    """As the authors' code does: in bfloat16 a p of .999 is 1, and its weight (1 / epsilon)^2."""
+    p, v = [[0.999, 0.0006, 0.0004]] * 2, [[1.0, 0.0], [0.0, 1.0], [2.0, 0.0]]
+    layer = given(p, v)
+    layer.keys = layer.keys.to(torch.bfloat16)
+    o = np.asarray(p[0]) @ np.asarray(v)
+    rounded = torch.tensor(p[0]).to(torch.bfloat16).double().numpy()
+    assert rounded[0] == 1.0
+    wanted = 2 * (rounded / (1 - rounded + 1e-6)) ** 2 * ((np.asarray(v) - o) ** 2).sum(-1)
+    values = values_of("dropkv", layer, pool_kind="none", match_dtype=True)
+    assert values[1:] == pytest.approx(wanted[1:], rel=1e-4)
+    assert values[0] == pytest.approx(wanted[0], rel=0.05)  # 1e12 times a small difference of float32
+    assert values[0] > 1e5 * values_of("dropkv", layer, pool_kind="none")[0]
+
+
+@pytest.mark.parametrize("sliding, sinks", [(None, False), (9, False), (None, True)])
+def test_match_dtype_changes_nothing_in_float32(sliding, sinks):
+    layer = random_layer(3, seed=5, sliding=sliding, sinks=sinks)
+    plain = score("dropkv", layer, window=5, pool_kind="none").values
+    rounded = score("dropkv", layer, window=5, pool_kind="none", match_dtype=True).values
+    assert torch.allclose(rounded, plain, rtol=1e-3)
+
+
 @hypothesis_given(st.integers(0, 10_000), st.sampled_from([1, 3]))
 @settings(max_examples=25, deadline=None)
 def test_shift_rotation_and_scale_of_the_values(seed, group):
