@@ -83,7 +83,7 @@ def forward(
         token = _ATTEND.set(attend)
         try:
             config._attn_implementation = _NAME
-            with nullcontext() if gradients else _FewRows():
+            with nullcontext() if gradients or model.device.type != "cpu" else _FewRows():
                 return model.hf(
                     input_ids=input_ids.to(model.device),
                     position_ids=positions.to(model.device),

@@ -42,7 +42,8 @@ class Observer:
 class ColumnSums(Observer):
     """Accumulated attention: sum over all causal query rows of p_ij, float32 [Hq, n] a layer.
 
-    The prefill attends with the weights at hand and adds them up: no second pass over the keys.
+    The prefill attends with the weights at hand and adds them up: no second pass over the keys. Its cost
+    is therefore part of the prefill's seconds; `bench peers` measures it by reading with and without.
     """
 
     name = "column_sums"
