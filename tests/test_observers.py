@@ -143,10 +143,21 @@ def test_the_repeat_pass(tiny_models, family, chunk, monkeypatch):
 
 
 def test_the_repeat_pass_leaves_the_trace_as_it_was(tiny_model):
-    plain, repeated = prefill(tiny_model, prompt_of(tiny_model, N)), trace_of(tiny_model, N)
+    prompt = prompt_of(tiny_model, N)
+    plain, repeated = prefill(tiny_model, prompt), prefill(tiny_model, prompt, needs=["repeat"])
     for a, b in zip(plain.keys, repeated.keys):
         assert torch.equal(a, b)
     assert torch.equal(plain.last_logits, repeated.last_logits)
+
+
+def test_column_sums_change_what_is_read_by_rounding_alone(tiny_model):
+    """With them the prefill attends in another order of operations."""
+    prompt = prompt_of(tiny_model, N)
+    plain, summed = prefill(tiny_model, prompt), prefill(tiny_model, prompt, needs=["column_sums"])
+    for side in ("keys", "values", "queries"):
+        for a, b in zip(getattr(plain, side), getattr(summed, side)):
+            torch.testing.assert_close(a, b, atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(plain.last_logits, summed.last_logits, atol=1e-4, rtol=1e-4)
 
 
 def test_observers_do_not_change_what_is_read(tiny_model):
