@@ -53,13 +53,9 @@ def smollm() -> Model:
         raise
 
 
-# Whole files that take more than a few seconds: kernels in the interpreter, every method times every family.
-_SLOW = {"test_all.py", "test_page_reuse.py", "test_indexmem.py", "test_duoattention.py"}
-
-
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Mark them slow before `-m` chooses; a full run has them all."""
+    """Kernels in the interpreter take a minute: slow, marked before `-m` chooses; a full run has them."""
     for item in items:
-        if item.path.parent.name == "kernels" or item.path.name in _SLOW:
+        if item.path.parent.name == "kernels":
             item.add_marker(pytest.mark.slow)
