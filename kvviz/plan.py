@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,6 +12,7 @@ from kvviz.budgets import ALLOCATORS, allocate, entries_of
 from kvviz.decode import Sampling
 from kvviz.errors import InputError
 from kvviz.methods import Method, parse_method
+from kvviz.selection import label_of
 from kvviz.settings import settings
 from kvviz.types import Prompt, Selection
 
@@ -68,6 +70,17 @@ class Plan:
             "controlled": self.controlled,
             "evict_every": self.evict_every,
         }
+
+
+def labels(methods: Sequence[Planned]) -> dict[str, str]:
+    """{name: label}; methods that would read alike show the options they were given by name."""
+    plain = {p.name: label_of(p.method, p.used) for p in methods}
+    alike = Counter(plain.values())
+    found = {}
+    for name, label in plain.items():
+        given = name.partition(":")[2].replace(",", ", ")
+        found[name] = f"{label} ({given})" if given and alike[label] > 1 else label
+    return found
 
 
 def make_plan(

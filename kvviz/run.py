@@ -30,7 +30,7 @@ from kvviz.measures import (
 )
 from kvviz.models import Model
 from kvviz.observers import OBSERVERS
-from kvviz.plan import MEASURES, Plan, Planned, make_plan
+from kvviz.plan import MEASURES, Plan, Planned, labels, make_plan
 from kvviz.prompts import find_marks
 from kvviz.rolling import Rolling, check_rolling
 from kvviz.selection import accounts, label_of, score_layer, select
@@ -222,19 +222,20 @@ class _Run:
             score_layer(trace, index, list(wanted.values()))
             if index % 4 == 3 or index == layers - 1:
                 yield Event("score", f"Scoring layer {index + 1} of {layers}", index + 1, layers)
+        shown = labels(self.plan.methods)
         for p in self.plan.methods:
             for budget in self.plan.budgets:
                 self._alive()
-                self._add(select(trace, p.name, budget, **p.used))
+                self._add(select(trace, p.name, budget, **p.used), shown[p.name])
         for selection in self.plan.selections:
-            self._add(selection)
+            self._add(selection, selection.label)
 
-    def _add(self, selection: Selection) -> None:
+    def _add(self, selection: Selection, label: str) -> None:
         kept = float(selection.budgets.float().mean())
         self.variants.append(
             Variant(
                 selection.method,
-                selection.label,
+                label,
                 selection.budget,
                 selection.entries,
                 selection.options,

@@ -576,3 +576,14 @@ def test_an_answer_that_would_outgrow_the_model_is_refused(tiny_llama):
 def test_budgets_that_keep_the_same_are_noted(tiny_llama):
     result = compare(tiny_llama, prompt_of(tiny_llama, N), ["snapkv"], [0.1, 5], 2, measures=())
     assert "Some budgets keep the same number of tokens of this prompt." in result.notes
+
+
+def test_methods_that_would_read_alike_show_their_options(tiny_llama):
+    names = ["dropkv", "dropkv:preset=authors", "dropkv:pool=3,window=4", "snapkv:allocation=global"]
+    result = kvviz.compare(tiny_llama, prompt_of(tiny_llama, 60), names, [0.5], max_new_tokens=1)
+    assert list(result.labels.values()) == [
+        "DropKV",
+        "DropKV (preset=authors)",
+        "DropKV (pool=3, window=4)",
+        "SnapKV with global",
+    ]

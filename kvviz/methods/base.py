@@ -146,6 +146,9 @@ COMMON_OPTIONS: Options = MappingProxyType(
 
 
 def _check(method: Method, options: dict[str, Any]) -> None:
+    for name, default in {**COMMON_OPTIONS, **method.options}.items():
+        if isinstance(default, bool) and not isinstance(options[name], bool):
+            raise InputError(f"{method.label}: {name} is true or false, not {options[name]!r}.")
     for name in ("window", "sinks", "recent", "heads", "pool", "protect"):
         value = options.get(name)
         low = 0 if name in ("sinks", "protect") else 1

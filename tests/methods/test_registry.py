@@ -104,3 +104,12 @@ def test_table_has_one_row_a_method():
     for method, line in zip(METHODS, lines[2:]):
         assert line.startswith(f"| `{method.id}` |")
         assert method.idea.rstrip(".") in line
+
+
+@pytest.mark.parametrize(
+    "name, options",
+    [("dropkv", {"match_dtype": "maybe"}), ("h2o", {"normalised": 1}), ("snapkv", {"normalise": 0.5})],
+)
+def test_a_switch_is_true_or_false(name, options):
+    with pytest.raises(InputError, match="is true or false, not"):
+        get_method(name).resolve(options)
