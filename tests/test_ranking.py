@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from kvviz.ranking import rank
 
 VALUES = st.one_of(
-    st.sampled_from([0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, 1e-45, -1e-45]),
+    st.sampled_from([0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, 1e-45, -1e-45, 1e-38]),
     st.floats(width=32, allow_nan=False),
 )
 
@@ -22,10 +22,11 @@ VALUES = st.one_of(
 def test_score_descending_then_earlier_position(entries):
     """Python's sort is stable, and compares 0.0 and -0.0 as equal."""
     scores = torch.tensor([[score for score, _ in entries]], dtype=torch.float32)
-    order = sorted(range(len(entries)), key=lambda i: -entries[i][0])
+    held = scores[0].tolist()  # as float32 holds them
+    order = sorted(range(len(entries)), key=lambda i: -held[i])
     assert [order.index(i) for i in range(len(entries))] == rank(scores)[0].tolist()
     first = torch.tensor([[mark for _, mark in entries]], dtype=torch.bool)
-    order = sorted(range(len(entries)), key=lambda i: (not entries[i][1], -entries[i][0]))
+    order = sorted(range(len(entries)), key=lambda i: (not entries[i][1], -held[i]))
     assert [order.index(i) for i in range(len(entries))] == rank(scores, first)[0].tolist()
 
 
