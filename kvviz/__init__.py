@@ -11,16 +11,16 @@ from importlib import import_module
 
 # Imported at first use, so that a stored comparison opens without torch.
 _WHERE = {
-    "Comparison": "kvviz.comparison",
+    "Comparison": "kvviz.results.comparison",
     "KvvizError": "kvviz.errors",
-    "build_prompt": "kvviz.prompts",
-    "compare": "kvviz.run",
-    "compare_stream": "kvviz.run",
+    "build_prompt": "kvviz.engine.prompts",
+    "compare": "kvviz.engine.run",
+    "compare_stream": "kvviz.engine.run",
     "list_methods": "kvviz.methods",
-    "load_comparison": "kvviz.comparison",
+    "load_comparison": "kvviz.results.comparison",
     "load_model": "kvviz.models",
-    "prefill": "kvviz.trace",
-    "select": "kvviz.selection",
+    "prefill": "kvviz.engine.trace",
+    "select": "kvviz.engine.selection",
     "wrap_model": "kvviz.models",
 }
 __all__ = sorted(_WHERE)

@@ -10,6 +10,7 @@ import torch
 if not torch.cuda.is_available():  # kernels run in Triton's interpreter; it must know before its import
     os.environ["TRITON_INTERPRET"] = "1"
 
+from synthetic import synthetic_comparison
 from tiny import FAMILIES, make_model, make_tokenizer
 
 from kvviz.errors import ModelError
@@ -51,6 +52,12 @@ def smollm() -> Model:
         if "no network" in str(error):
             pytest.skip(str(error))
         raise
+
+
+@pytest.fixture(scope="session")
+def run():
+    """A small made-up comparison that no test changes."""
+    return synthetic_comparison()
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -14,9 +14,9 @@ import torch
 from tiny import make_hf
 from transformers import AttentionInterface
 
+from kvviz.engine.trace import Trace, prefill
 from kvviz.methods import list_methods
 from kvviz.models import Model
-from kvviz.trace import Trace, prefill
 from kvviz.types import QUESTION_AGNOSTIC, QUESTION_AWARE, Prompt
 
 METHOD_IDS = [method.id for method in list_methods() if method.artefact is None]

@@ -17,35 +17,32 @@ PACKAGE = ROOT / "kvviz"
 
 # Stages in order; a module may import from its own stage and from those before it.
 STAGES = (
-    {"errors", "types", "settings", "ranking"},
+    {"errors", "types", "settings", "resources"},
     {"models"},
-    {"prompts"},
-    {"forward", "attention"},
-    {"artefacts"},
+    {"engine.ranking", "engine.prompts", "engine.forward", "engine.attention"},
     {"methods"},
-    {"observers"},
-    {"trace"},
-    {"budgets"},
-    {"selection"},
-    {"cache"},
-    {"decode"},
-    {"rolling"},
-    {"measures"},
-    {"comparison"},
-    {"plan"},
-    {"run"},
-    {"experiment"},
+    {"engine.observers"},
+    {"engine.trace"},
+    {"engine.budgets"},
+    {"engine.selection"},
+    {"engine.cache"},
+    {"engine.decode"},
+    {"engine.rolling"},
+    {"engine.measures"},
+    {"results"},
+    {"engine.plan"},
+    {"engine.run"},
+    {"engine.experiment"},
     {"evaluate"},
     {"calibrate"},  # on texts that evaluate writes
     {"figures"},
+    {"exports"},
     {"ui"},
     {"bench"},  # of the page as well
-    {"terminal"},
     {"cli"},
 )
 LEAF = "kernels"  # imports nothing of the project but itself
-USES_LEAF = {"attention", "forward", "methods", "observers", "cache", "decode", "rolling", "measures"}
-USES_LEAF |= {"bench", "cli"}
+USES_LEAF = {"engine", "methods", "bench", "cli"}
 TOP = {"__init__", "__main__"}  # the public names, and `python -m kvviz`
 
 
@@ -58,7 +55,9 @@ def modules() -> dict[str, Path]:
 
 
 def stage_of(name: str) -> str:
-    return name.split(".")[0]
+    """The stage of a module: its folder, or in the engine, whose flow is finer, the module itself."""
+    parts = name.split(".")
+    return ".".join(parts[:2]) if parts[0] == "engine" else parts[0]
 
 
 def imported(path: Path, name: str) -> set[str]:
@@ -75,7 +74,8 @@ def imported(path: Path, name: str) -> set[str]:
             if node.level:
                 base = ".".join(package[: len(package) - node.level + 1] + ([base] if base else []))
             # `from kvviz import kernels` imports a module, `from kvviz.errors import X` a name
-            found |= {f"{base}.{alias.name}" for alias in node.names} if base == "kvviz" else {base}
+            whole = base in ("kvviz", "kvviz.engine")
+            found |= {f"{base}.{alias.name}" for alias in node.names} if whole else {base}
         elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", "")) in (
             "import_module",
             "__import__",
@@ -86,16 +86,13 @@ def imported(path: Path, name: str) -> set[str]:
 
 def project_imports(path: Path, name: str) -> set[str]:
     """Stages that a file imports from."""
-    return {
-        part.split(".")[1]
-        for part in imported(path, name)
-        if part.startswith("kvviz.") and part.split(".")[1] != "__version__"
-    }
+    found = {part.removeprefix("kvviz.") for part in imported(path, name) if part.startswith("kvviz.")}
+    return {stage_of(part) for part in found if part != "__version__"}
 
 
 def test_every_module_has_its_place():
     known = set().union(*STAGES) | TOP | {LEAF}
-    assert {stage_of(name) for name in modules()} <= known
+    assert {stage_of(name) for name in modules()} <= known | {"engine"}
 
 
 def test_no_arrow_points_back():
@@ -103,18 +100,18 @@ def test_no_arrow_points_back():
     wrong = []
     for name, path in modules().items():
         stage = stage_of(name)
-        if stage in TOP or stage == LEAF:
+        if stage in TOP | {"engine"} or stage == LEAF:
             continue
         for target in project_imports(path, name):
             if target == LEAF:
-                if stage not in USES_LEAF:
+                if stage.split('.')[0] not in USES_LEAF:
                     wrong.append(f"{name} imports the kernels")
             elif target not in place:
                 wrong.append(f"{name} imports kvviz.{target}, which has no place")
             elif place[target] > place[stage] or (place[target] == place[stage] and target != stage):
                 same = place[target] == place[stage]
                 # errors, types and settings lie beside each other, as do the page and the command line
-                if not (same and {stage, target} <= (STAGES[0] | {"forward", "attention", "ui", "cli"})):
+                if not (same and {stage, target} <= (STAGES[0] | STAGES[2])):
                     wrong.append(f"{name} imports kvviz.{target}")
     assert not wrong, "\n".join(wrong)
 
@@ -134,7 +131,7 @@ def outside(name: str, path: Path) -> set[str]:
 
 def test_figures_know_neither_torch_nor_gradio():
     for name, path in modules().items():
-        if stage_of(name) == "figures":
+        if stage_of(name) in ("figures", "results"):
             assert not outside(name, path) & {"torch", "gradio", "transformers", "triton"}, name
 
 
@@ -169,14 +166,14 @@ def test_importing_kvviz_brings_in_nothing_heavy():
 
 
 def test_figures_come_without_torch_and_gradio():
-    names = [name for name in modules() if stage_of(name) == "figures"]
+    names = [name for name in modules() if stage_of(name) in ("figures", "results")]
     lines = "; ".join(f"import kvviz.{name}" for name in names)
     heavy = "{'torch', 'gradio', 'transformers', 'triton'}"
     assert run(f"import sys; {lines}; print(sorted({heavy} & set(sys.modules)))") == "[]"
 
 
 def test_the_engine_comes_without_gradio():
-    code = "import sys, kvviz.run, kvviz.cli; print(sorted({'gradio', 'plotly'} & set(sys.modules)))"
+    code = "import sys, kvviz.engine.run, kvviz.cli; print(sorted({'gradio', 'plotly'} & set(sys.modules)))"
     assert run(code) == "[]"
 
 

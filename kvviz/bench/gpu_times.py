@@ -180,10 +180,10 @@ def _compiled(function: Callable, n: int, *args: Any) -> Callable[[], Any] | Non
 
 def end_to_end(lengths, device: str, layers: int, heads) -> Iterator[dict]:
     """Prefill, each method's scoring and selection, one decoding step: a Llama cut to a few layers."""
-    from kvviz.cache import build_cache
-    from kvviz.decode import Wave
-    from kvviz.selection import select
-    from kvviz.trace import prefill
+    from kvviz.engine.cache import build_cache
+    from kvviz.engine.decode import Wave
+    from kvviz.engine.selection import select
+    from kvviz.engine.trace import prefill
 
     on_gpu = device == "cuda"
     model = _random_model(device, layers, heads)

@@ -16,8 +16,8 @@ import numpy as np
 import psutil
 
 import kvviz
+from kvviz.engine.selection import select
 from kvviz.evaluate.needles import needle_text
-from kvviz.selection import select
 
 LENGTHS = (500, 1000, 2000, 4000, 8000)
 VARIANTS = (1, 3, 6, 12, 18, 36)

@@ -20,11 +20,11 @@ from typing import Any
 import torch
 
 import kvviz
+from kvviz.engine.trace import Trace
 from kvviz.errors import KvvizError
 from kvviz.evaluate.needles import needle_text
 from kvviz.methods import get_method
 from kvviz.settings import settings
-from kvviz.trace import Trace
 
 METHODS = ("snapkv", "adakv", "criticalkv", "keydiff", "tova", "streaming_llm")
 BUDGETS = (0.5, 0.2, 0.05)

@@ -3,7 +3,7 @@
     path = kvviz.calibrate.calibrate("indexmem", model)      # or: python -m kvviz calibrate indexmem
 
 Every calibrator reads its own texts, disjoint from everything that is measured with, and writes one
-artefact (`kvviz.artefacts`). Work stops within a step when `cancel` is set and goes on from its last
+artefact (`kvviz.methods.artefacts`). Work stops within a step when `cancel` is set and goes on from its last
 checkpoint when it is started again with the same settings.
 """
 
@@ -15,10 +15,10 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from kvviz import artefacts
 from kvviz.calibrate.job import Job, Progress
 from kvviz.calibrate.texts import Texts
 from kvviz.errors import InputError
+from kvviz.methods import artefacts
 
 # name -> default number of steps and what a step is
 STEPS: dict[str, tuple[int, str]] = {

@@ -17,15 +17,15 @@ from __future__ import annotations
 
 import torch
 
-from kvviz.artefacts import Artefact, lend
-from kvviz.attention import rows_attention
-from kvviz.cache import build_cache
 from kvviz.calibrate.job import Job
-from kvviz.decode import Answer, Wave, feed_same, generate
-from kvviz.measures import Probes, output_errors
-from kvviz.prompts import build_prompt
-from kvviz.selection import select
-from kvviz.trace import Trace, prefill
+from kvviz.engine.attention import rows_attention
+from kvviz.engine.cache import build_cache
+from kvviz.engine.decode import Answer, Wave, feed_same, generate
+from kvviz.engine.measures import Probes, output_errors
+from kvviz.engine.prompts import build_prompt
+from kvviz.engine.selection import select
+from kvviz.engine.trace import Trace, prefill
+from kvviz.methods.artefacts import Artefact, lend
 
 LENGTHS = (300, 450, 600)  # tokens of the document, by turns
 ANSWER_TOKENS = 32

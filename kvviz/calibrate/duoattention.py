@@ -19,8 +19,8 @@ import torch.nn.functional as F
 from kvviz.calibrate.job import Job
 from kvviz.calibrate.reading import plain_prompt
 from kvviz.calibrate.texts import FACTS
-from kvviz.forward import forward
-from kvviz.trace import Trace, prefill
+from kvviz.engine.forward import forward
+from kvviz.engine.trace import Trace, prefill
 
 LENGTH = 500
 PROMPTS = 8

@@ -15,16 +15,16 @@ from random import Random
 
 import torch
 
-from kvviz.artefacts import Artefact, indexer_sizes, lend
-from kvviz.attention import rows_attention, visible
-from kvviz.cache import build_cache
 from kvviz.calibrate.job import Job
 from kvviz.calibrate.reading import plain_prompt, read_through
-from kvviz.decode import Wave, feed_same
-from kvviz.measures import Probes, _LayerProbe
+from kvviz.engine.attention import rows_attention, visible
+from kvviz.engine.cache import build_cache
+from kvviz.engine.decode import Wave, feed_same
+from kvviz.engine.measures import Probes, _LayerProbe
+from kvviz.engine.selection import select
+from kvviz.engine.trace import prefill
+from kvviz.methods.artefacts import Artefact, indexer_sizes, lend
 from kvviz.methods.indexmem import index_scores, indexer_keys, indexer_queries
-from kvviz.selection import select
-from kvviz.trace import prefill
 
 LENGTHS = (512, 512, 512, 1024)  # by turns
 HELD_BYTES = 3 << 29  # inputs, queries and keys of the training texts, in float16

@@ -16,22 +16,22 @@ from dataclasses import dataclass
 
 import torch
 
-from kvviz import artefacts
-from kvviz.artefacts import Artefact, lend
-from kvviz.attention import rows_attention
-from kvviz.cache import build_cache
 from kvviz.calibrate.indexmem import mean_kl, new_indexer, probe, read_piece
 from kvviz.calibrate.texts import SHIPPED
-from kvviz.decode import Wave
+from kvviz.engine.attention import rows_attention
+from kvviz.engine.cache import build_cache
+from kvviz.engine.decode import Wave
+from kvviz.engine.measures import Probes, kl_divergence, output_errors
+from kvviz.engine.prompts import build_prompt
+from kvviz.engine.run import compare
+from kvviz.engine.selection import select
+from kvviz.engine.trace import Trace, prefill
 from kvviz.evaluate.examples import examples
-from kvviz.evaluate.needles import CODE, NEEDLE, QUESTION, contains_expected, needle_cases
-from kvviz.measures import Probes, kl_divergence, output_errors
-from kvviz.methods import parse_method
-from kvviz.methods.base import LayerView
-from kvviz.prompts import build_prompt
-from kvviz.run import compare
-from kvviz.selection import select
-from kvviz.trace import Trace, prefill
+from kvviz.evaluate.needles import CODE, NEEDLE, QUESTION, needle_cases
+from kvviz.methods import artefacts, parse_method
+from kvviz.methods.artefacts import Artefact, lend
+from kvviz.methods.layer import LayerView
+from kvviz.results.verdict import contains_expected
 
 FUTURE = 96  # tokens that follow the compressed part and are measured at
 BUDGETS = (0.1, 0.2)

@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import torch
 
-from kvviz.attention import rows_attention
 from kvviz.calibrate.job import Job
 from kvviz.calibrate.reading import read_through
+from kvviz.engine.attention import rows_attention
 
 LENGTH = 512
 ROWS = 64  # last queries whose attention checks the sign

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import torch
 
-from kvviz.attention import causal_attention
-from kvviz.forward import forward
-from kvviz.observers import watch_inputs
+from kvviz.engine.attention import causal_attention
+from kvviz.engine.forward import forward
+from kvviz.engine.observers import watch_inputs
 from kvviz.types import QUESTION_AGNOSTIC, Prompt
 
 # see(layer, hidden [n, D], query [Hq, n, d], key [Hkv, n, d]): rotated, in the model's dtype

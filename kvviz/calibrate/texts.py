@@ -16,8 +16,9 @@ import torch
 
 from kvviz.errors import InputError
 from kvviz.evaluate.needles import MIN_TOKENS, N_TEXTS, NEEDLE, needle_text
+from kvviz.resources import asset
 
-SHIPPED = Path(__file__).resolve().parents[2] / "assets" / "calibration"
+SHIPPED = asset("calibration")
 FIRST_SEED = 1000
 
 # (sentence, question, answer) hidden in generated texts while calibrating; none of them is measured with.

@@ -11,9 +11,10 @@ from functools import cache
 from pathlib import Path
 
 from kvviz.errors import KvvizError
+from kvviz.resources import asset
 from kvviz.types import PROTOCOLS
 
-FOLDER = Path(__file__).resolve().parents[2] / "assets" / "examples"
+FOLDER = asset("examples")
 
 
 @dataclass(frozen=True)

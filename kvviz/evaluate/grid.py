@@ -13,9 +13,10 @@ import numpy as np
 import pandas as pd
 
 import kvviz
-from kvviz.comparison import Comparison, mean_kl
-from kvviz.evaluate.needles import DEPTHS, contains_expected, needle_cases
+from kvviz.evaluate.needles import DEPTHS, needle_cases
 from kvviz.models import Model
+from kvviz.results.comparison import Comparison, mean_kl
+from kvviz.results.verdict import contains_expected
 from kvviz.types import QUESTION_AWARE
 
 

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import kvviz
-from kvviz.comparison import Comparison
+from kvviz.engine.experiment import Edit, try_edits
 from kvviz.errors import KvvizError
 from kvviz.evaluate.examples import examples
-from kvviz.evaluate.needles import DEPTHS, NeedleCase, contains_expected, needle_cases
-from kvviz.experiment import Edit, try_edits
+from kvviz.evaluate.needles import DEPTHS, NeedleCase, needle_cases
 from kvviz.models import Model
+from kvviz.results.comparison import Comparison
+from kvviz.results.verdict import contains_expected
 from kvviz.types import QUESTION_AGNOSTIC, QUESTION_AWARE
 
 METHODS = ("snapkv", "criticalkv", "dropkv", "laprox", "keydiff", "streaming_llm")
@@ -119,7 +120,7 @@ def pin_experiment(model: Model, c: Comparison, report: Report) -> dict[str, Any
 def make(folder: Path, report: Report, say: Say = print) -> list[Path]:
     """Compute all stored runs and write them to `folder`, the one the page opens on first.
 
-    report  words the shipped experiment: `kvviz.figures.tried.report`.
+    report  words the shipped experiment: `kvviz.results.edits.report`.
     """
     model = kvviz.load_model("smollm2-135m", dtype="float32")
     first = lighthouse(model, say)

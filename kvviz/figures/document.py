@@ -11,12 +11,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from kvviz.comparison import Comparison
 from kvviz.errors import InputError
-from kvviz.figures import text
-from kvviz.figures.entries import need_kept, outside
 from kvviz.figures.palette import TEXT_STEPS
-from kvviz.figures.table import Table
+from kvviz.results import words as text
+from kvviz.results.comparison import Comparison
+from kvviz.results.kept import need_kept, outside
+from kvviz.results.table import Table
 
 TITLE = "Your text, shaded by who still holds it"
 GUIDE = "Solid shading: most heads kept this word's cache entry. Grey text: every head dropped it."

@@ -9,12 +9,12 @@ from typing import ClassVar
 import numpy as np
 import plotly.graph_objects as go
 
-from kvviz.comparison import Comparison
-from kvviz.figures import text
-from kvviz.figures.base import axis, build, colour_bar, heatmap, legend_entry, map_height, patches
-from kvviz.figures.entries import head_counts, nearest, stop_index
+from kvviz.figures.kit import axis, build, colour_bar, heatmap, legend_entry, map_height, patches
 from kvviz.figures.palette import AMOUNT_STEPS, role
-from kvviz.figures.table import Table
+from kvviz.results import words as text
+from kvviz.results.comparison import Comparison
+from kvviz.results.kept import head_counts, nearest, stop_index
+from kvviz.results.table import Table
 
 TITLE = "How much each head's output changed"
 SCATTER_TITLE = "Error per head: A against B"

@@ -8,11 +8,14 @@ from typing import ClassVar
 import numpy as np
 import plotly.graph_objects as go
 
-from kvviz.comparison import Comparison
 from kvviz.errors import InputError
-from kvviz.figures import codes, text
-from kvviz.figures.base import axis, build, colour_bar, heatmap, map_height
-from kvviz.figures.entries import (
+from kvviz.figures import cells as codes
+from kvviz.figures.kit import axis, build, colour_bar, heatmap, map_height
+from kvviz.figures.palette import role
+from kvviz.figures.strip import Span, mark_shapes, track
+from kvviz.results import words as text
+from kvviz.results.comparison import Comparison
+from kvviz.results.kept import (
     Bins,
     bins,
     head_counts,
@@ -22,9 +25,7 @@ from kvviz.figures.entries import (
     outside,
     pool_sum,
 )
-from kvviz.figures.palette import role
-from kvviz.figures.table import Table
-from kvviz.figures.track import Span, mark_shapes, track
+from kvviz.results.table import Table
 
 
 @dataclass(frozen=True)

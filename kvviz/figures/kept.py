@@ -12,11 +12,20 @@ from typing import ClassVar
 import numpy as np
 import plotly.graph_objects as go
 
-from kvviz.comparison import Comparison
 from kvviz.errors import InputError
-from kvviz.figures import codes, text
-from kvviz.figures.base import axis, build, colour_bar, heatmap, map_height
-from kvviz.figures.entries import (
+from kvviz.figures import cells as codes
+from kvviz.figures.heads import (
+    heads_figure,
+    heads_table,
+    per_layer_figure,
+    per_layer_table,
+)
+from kvviz.figures.kit import axis, build, colour_bar, heatmap, map_height
+from kvviz.figures.strip import Span, mark_shapes, track, track_traces
+from kvviz.figures.versus import versus_figure, versus_table
+from kvviz.results import words as text
+from kvviz.results.comparison import Comparison
+from kvviz.results.kept import (
     Bins,
     bins,
     head_counts,
@@ -27,16 +36,8 @@ from kvviz.figures.entries import (
     pool_sum,
     window_starts,
 )
-from kvviz.figures.heads import (
-    heads_figure,
-    heads_table,
-    per_layer_figure,
-    per_layer_table,
-)
-from kvviz.figures.marks import group_holders, groups
-from kvviz.figures.table import Table
-from kvviz.figures.track import Span, mark_shapes, track, track_traces
-from kvviz.figures.versus import versus_figure, versus_table
+from kvviz.results.marks import group_holders, groups
+from kvviz.results.table import Table
 
 __all__ = [
     "KeptTable",

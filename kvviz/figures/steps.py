@@ -12,12 +12,12 @@ from typing import ClassVar
 import numpy as np
 import plotly.graph_objects as go
 
-from kvviz.comparison import Comparison
 from kvviz.errors import InputError
-from kvviz.figures import text
-from kvviz.figures.base import axis, build, colour_bar, heatmap, map_height
+from kvviz.figures.kit import axis, build, colour_bar, heatmap, map_height
 from kvviz.figures.palette import AMOUNT_STEPS
-from kvviz.figures.table import Table
+from kvviz.results import words as text
+from kvviz.results.comparison import Comparison
+from kvviz.results.table import Table
 
 TITLE = "What was thrown away while the answer was written"
 GUIDE = "Read left to right: what was thrown away while the answer was written."

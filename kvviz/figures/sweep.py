@@ -10,16 +10,16 @@ from typing import Any, ClassVar
 import numpy as np
 import plotly.graph_objects as go
 
-from kvviz.comparison import Comparison, mean_kl
 from kvviz.errors import InputError
-from kvviz.figures import text
-from kvviz.figures.answers import verdict
-from kvviz.figures.base import GAP, axis, build, legend_entry
 from kvviz.figures.effect import error_shares, errors_at
-from kvviz.figures.entries import jaccard, packed, stored_shares
-from kvviz.figures.marks import group_holders, groups, holders
+from kvviz.figures.kit import GAP, axis, build, legend_entry
 from kvviz.figures.palette import role
-from kvviz.figures.table import Table
+from kvviz.results import words as text
+from kvviz.results.answers import verdict
+from kvviz.results.comparison import Comparison, mean_kl
+from kvviz.results.kept import jaccard, packed, stored_shares
+from kvviz.results.marks import group_holders, groups, holders
+from kvviz.results.table import Table
 
 TITLE = "Loss against budget, this document"
 GUIDE = "Left is a smaller cache. One document: lines show this text, not a ranking."

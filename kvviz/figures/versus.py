@@ -12,14 +12,14 @@ from typing import ClassVar
 import numpy as np
 import plotly.graph_objects as go
 
-from kvviz.comparison import Comparison
-from kvviz.figures import text
-from kvviz.figures.base import axis, build, heatmap, legend_entry, map_height, patches
-from kvviz.figures.codes import centre, layer_ticks
-from kvviz.figures.entries import Bins, bins, need_kept, outside, over_heads, pool_sum
+from kvviz.figures.cells import centre, layer_ticks
+from kvviz.figures.kit import axis, build, heatmap, legend_entry, map_height, patches
 from kvviz.figures.palette import STRENGTHS
-from kvviz.figures.table import Table
-from kvviz.figures.track import Span, mark_shapes, track, track_traces
+from kvviz.figures.strip import Span, mark_shapes, track, track_traces
+from kvviz.results import words as text
+from kvviz.results.comparison import Comparison
+from kvviz.results.kept import Bins, bins, need_kept, outside, over_heads, pool_sum
+from kvviz.results.table import Table
 
 TITLE = "A against B"
 GUIDE = (

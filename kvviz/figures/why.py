@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvviz.comparison import Comparison
 from kvviz.figures.effect import errors_at
-from kvviz.figures.entries import span_kept
 from kvviz.figures.why_card import WhyCard, why_card
 from kvviz.figures.why_dots import GUIDE, NOTE, why_figure
 from kvviz.figures.why_minimap import why_minimap_figure, why_minimap_table
 from kvviz.figures.why_table import WhyTable, axis_choices, rank_correlation, why_table
+from kvviz.results.comparison import Comparison
+from kvviz.results.kept import span_kept
 
 __all__ = [
     "GUIDE",

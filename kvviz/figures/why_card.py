@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from kvviz.comparison import Comparison
 from kvviz.errors import InputError
-from kvviz.figures import text
-from kvviz.figures.entries import kept, layer_protected, outside, scope, stored_shares
+from kvviz.results import words as text
+from kvviz.results.comparison import Comparison
+from kvviz.results.kept import kept, layer_protected, outside, scope, stored_shares
 from kvviz.types import Selection
 
 STATES = {

@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from kvviz.figures import text
-from kvviz.figures.base import axis, build, heatmap, legend_entry
+from kvviz.figures.kit import axis, build, heatmap, legend_entry
 from kvviz.figures.palette import AMOUNT_STEPS, role
 from kvviz.figures.why_table import (
     A_ONLY,
@@ -22,6 +21,7 @@ from kvviz.figures.why_table import (
     STATE_NAMES,
     WhyTable,
 )
+from kvviz.results import words as text
 
 GUIDE = (
     "Each dot is a token. Right: much attended. High: removing it alone changes the output much. "

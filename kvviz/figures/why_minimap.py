@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 import plotly.graph_objects as go
 
-from kvviz.comparison import Comparison
 from kvviz.errors import InputError
-from kvviz.figures import text
-from kvviz.figures.base import axis, build, heatmap, legend_entry
-from kvviz.figures.entries import need_kept
+from kvviz.figures.kit import axis, build, heatmap, legend_entry
 from kvviz.figures.palette import role
-from kvviz.figures.table import Table
+from kvviz.results import words as text
+from kvviz.results.comparison import Comparison
+from kvviz.results.kept import need_kept
+from kvviz.results.table import Table
 
 
 @dataclass(frozen=True)

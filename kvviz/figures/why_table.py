@@ -12,12 +12,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from kvviz.comparison import Comparison
 from kvviz.errors import InputError
-from kvviz.figures import text
-from kvviz.figures.entries import layer_kept, layer_protected, outside, stored_shares
-from kvviz.figures.table import Table
 from kvviz.figures.why_card import scores_of
+from kvviz.results import words as text
+from kvviz.results.comparison import Comparison
+from kvviz.results.kept import layer_kept, layer_protected, outside, stored_shares
+from kvviz.results.table import Table
 from kvviz.types import Mark
 
 LENSES = {

@@ -33,7 +33,7 @@ from kvviz.methods import (
     tova,
     vatp,
 )
-from kvviz.methods.base import Method
+from kvviz.methods.spec import Method
 
 METHODS: tuple[Method, ...] = (
     random.METHOD,

@@ -8,8 +8,8 @@ stay exact. Defaults 32 and average 7 as this project's SnapKV, so that the two 
 preset `authors`: maximum pooling 7, interpolation. Cost: as SnapKV.
 """
 
-from kvviz.methods.base import Method
 from kvviz.methods.snapkv import WINDOW_OPTIONS, score
+from kvviz.methods.spec import Method
 
 METHOD = Method(
     id="adakv",

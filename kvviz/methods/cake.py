@@ -12,7 +12,9 @@ tau2 per model and budget and use 1 and 1 for others; the presets are theirs. Co
 
 import torch
 
-from kvviz.methods.base import LayerView, Method, Options, Scores, pool, reduce_group
+from kvviz.methods.layer import LayerView
+from kvviz.methods.parts import pool, reduce_group
+from kvviz.methods.spec import Method, Options, Scores
 
 
 def score(layer: LayerView, options: Options) -> Scores:

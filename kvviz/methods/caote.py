@@ -13,8 +13,10 @@ again; at the end of the prompt one cut is made. Cost: 2 Hq n d.
 import torch
 
 from kvviz.errors import InputError
-from kvviz.methods import _removal
-from kvviz.methods.base import LayerView, Method, Options, Scores, pool, reduce_group
+from kvviz.methods import removal
+from kvviz.methods.layer import LayerView
+from kvviz.methods.parts import pool, reduce_group
+from kvviz.methods.spec import Method, Options, Scores
 
 BASES = ("snapkv", "tova", "h2o", "queries")
 
@@ -52,9 +54,9 @@ def _alpha(layer: LayerView, options: Options) -> torch.Tensor:
 
 
 def _errors(alpha: torch.Tensor, values: torch.Tensor, fast: bool) -> torch.Tensor:
-    rows = _removal.rows_of(alpha[None], values)
+    rows = removal.rows_of(alpha[None], values)
     if not fast:
-        return _removal.removals(rows)
+        return removal.removals(rows)
     distances = rows.values.norm(dim=-1)  # values minus their mean
     leaders = rows.lead / rows.rest.clamp_min(1e-30) * distances[rows.top]
     return rows.add_leaders((rows.others / (1 - rows.others) * distances).sum(0), leaders)

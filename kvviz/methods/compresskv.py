@@ -14,7 +14,9 @@ Cost: heads W n d.
 import torch
 
 from kvviz.errors import InputError
-from kvviz.methods.base import LayerView, Method, Options, Scores, pool
+from kvviz.methods.layer import LayerView
+from kvviz.methods.parts import pool
+from kvviz.methods.spec import Method, Options, Scores
 
 
 def chosen_heads(scores: torch.Tensor, count: int) -> list[int]:

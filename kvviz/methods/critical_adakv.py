@@ -7,8 +7,8 @@ Compared with its own base, AdaKV. Paper settings window 32, pooling 7 [reconstr
 Cost: as CriticalKV.
 """
 
-from kvviz.methods.base import Method
 from kvviz.methods.criticalkv import OPTIONS, PRESETS, score
+from kvviz.methods.spec import Method
 
 METHOD = Method(
     id="critical_adakv",

@@ -10,9 +10,11 @@ kvpress also multiplies the window's forced scores and so may lose window tokens
 are kept by rule. Paper settings window 32, pooling 7 [reconstructed]. Cost: Hq n d D for nu.
 """
 
-from kvviz.methods.base import LayerView, Method, Options, Scores, reduce_group
+from kvviz.methods.layer import LayerView
+from kvviz.methods.parts import reduce_group
 from kvviz.methods.snapkv import WINDOW_OPTIONS
 from kvviz.methods.snapkv import score as base_score
+from kvviz.methods.spec import Method, Options, Scores
 
 
 def score(layer: LayerView, options: Options) -> Scores:

@@ -14,8 +14,10 @@ last W context columns, after the window's own were cut away. Average pooling 5,
 
 import torch
 
-from kvviz.methods.base import LayerView, Method, Options, Scores, pool, reduce_group
-from kvviz.ranking import rank
+from kvviz.engine.ranking import rank
+from kvviz.methods.layer import LayerView
+from kvviz.methods.parts import pool, reduce_group
+from kvviz.methods.spec import Method, Options, Scores
 
 
 def score(layer: LayerView, options: Options) -> Scores:

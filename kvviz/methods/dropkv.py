@@ -16,8 +16,10 @@ the same; without it all is float32. Cost: 4 Hq W n d.
 import torch
 
 from kvviz.errors import InputError
-from kvviz.methods import _removal
-from kvviz.methods.base import LayerView, Method, Options, Scores, pool, reduce_group
+from kvviz.methods import removal
+from kvviz.methods.layer import LayerView
+from kvviz.methods.parts import pool, reduce_group
+from kvviz.methods.spec import Method, Options, Scores
 
 
 def score(layer: LayerView, options: Options) -> Scores:
@@ -39,7 +41,7 @@ def _rounded(layer: LayerView, options: Options) -> torch.Tensor:
     for rows in layer.window_rows(options["window"]):
         p = rows.others.scatter(-1, rows.top[:, None], rows.lead[:, None]).to(layer.keys.dtype).float()
         weights = (p / (1 - p + options["epsilon"])).square()
-        heads.append(_removal.weighted_distances(weights, rows))
+        heads.append(removal.weighted_distances(weights, rows))
     return torch.stack(heads)[:, layer.first_position :]
 
 

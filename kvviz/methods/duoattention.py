@@ -10,7 +10,8 @@ budget exactly: the total comes as near as it can from below, and the notes say 
 selecting.
 """
 
-from kvviz.methods.base import LayerView, Method, Options, Scores
+from kvviz.methods.layer import LayerView
+from kvviz.methods.spec import Method, Options, Scores
 
 
 def streaming_tokens(b: int, options: Options) -> tuple[int, int]:

@@ -13,7 +13,9 @@ leaderboard runs it. Cost: Hq n d^2, and the statistics while the prompt is read
 
 import torch
 
-from kvviz.methods.base import LayerView, Method, Options, Scores, reduce_group
+from kvviz.methods.layer import LayerView
+from kvviz.methods.parts import reduce_group
+from kvviz.methods.spec import Method, Options, Scores
 
 
 def mean_rotation(layer: LayerView, n_future: int, head_dim: int) -> torch.Tensor:

@@ -9,7 +9,9 @@ is made. Presets `kvcache_factory` (64 recent tokens), `kvpress` (normalised, no
 Cost: the attention of all queries, Hq n^2 d, by blocks of rows while the prompt is read.
 """
 
-from kvviz.methods.base import LayerView, Method, Options, Scores, reduce_group
+from kvviz.methods.layer import LayerView
+from kvviz.methods.parts import reduce_group
+from kvviz.methods.spec import Method, Options, Scores
 
 
 def score(layer: LayerView, options: Options) -> Scores:

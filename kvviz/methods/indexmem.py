@@ -24,9 +24,10 @@ import math
 import torch
 import torch.nn.functional as F
 
-from kvviz.artefacts import load
-from kvviz.attention import unrotate
-from kvviz.methods.base import LayerView, Method, Options, Readout, Scores
+from kvviz.engine.attention import unrotate
+from kvviz.methods.artefacts import load
+from kvviz.methods.layer import LayerView
+from kvviz.methods.spec import Method, Options, Readout, Scores
 
 
 def indexer_queries(hidden: torch.Tensor, w_q, w_w) -> tuple[torch.Tensor, torch.Tensor]:

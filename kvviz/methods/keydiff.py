@@ -10,7 +10,8 @@ Cost: 2 n d per KV head.
 import torch
 import torch.nn.functional as F
 
-from kvviz.methods.base import LayerView, Method, Options, Scores
+from kvviz.methods.layer import LayerView
+from kvviz.methods.spec import Method, Options, Scores
 
 
 def score(layer: LayerView, options: Options) -> Scores:

@@ -7,7 +7,8 @@ also leaves the first layers whole [reconstructed]; that is not done here. In mo
 (Qwen3, Gemma 3) the norms are nearly constant and the ranking means little. Cost: n d per KV head.
 """
 
-from kvviz.methods.base import LayerView, Method, Options, Scores
+from kvviz.methods.layer import LayerView
+from kvviz.methods.spec import Method, Options, Scores
 
 
 def score(layer: LayerView, options: Options) -> Scores:

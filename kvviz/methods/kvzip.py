@@ -9,7 +9,9 @@ hidden state and a column multiplied by ||v_j W_O||_2 before the maximum. The si
 authors keep the whole system prompt. Cost: a second and third reading of the prompt.
 """
 
-from kvviz.methods.base import LayerView, Method, Options, Scores, reduce_group
+from kvviz.methods.layer import LayerView
+from kvviz.methods.parts import reduce_group
+from kvviz.methods.spec import Method, Options, Scores
 
 
 def score(layer: LayerView, options: Options) -> Scores:

@@ -10,7 +10,9 @@ formula and defaults come from a third party who read the paper; the mean over t
 and the window inside the budget are decisions here [reconstructed]. Cost: Hq W n d + Hq n d^2.
 """
 
-from kvviz.methods.base import LayerView, Method, Options, Scores, pool, reduce_group
+from kvviz.methods.layer import LayerView
+from kvviz.methods.parts import pool, reduce_group
+from kvviz.methods.spec import Method, Options, Scores
 
 
 def score(layer: LayerView, options: Options) -> Scores:

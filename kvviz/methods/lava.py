@@ -13,7 +13,9 @@ import math
 
 import torch
 
-from kvviz.methods.base import LayerView, Method, Options, Scores, pool, reduce_group
+from kvviz.methods.layer import LayerView
+from kvviz.methods.parts import pool, reduce_group
+from kvviz.methods.spec import Method, Options, Scores
 
 
 def score(layer: LayerView, options: Options) -> Scores:

@@ -6,8 +6,8 @@ Scores are compared across layers as they are. All layers are held until the end
 Cost: as DefensiveKV.
 """
 
-from kvviz.methods.base import Method
 from kvviz.methods.defensivekv import OPTIONS, score
+from kvviz.methods.spec import Method
 
 METHOD = Method(
     id="layer_defensivekv",

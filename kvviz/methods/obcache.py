@@ -15,8 +15,10 @@ group before scoring (`mean_first`). All but the abstract is known from a third-
 import torch
 
 from kvviz.errors import InputError
-from kvviz.methods import _removal
-from kvviz.methods.base import LayerView, Method, Options, Scores, pool
+from kvviz.methods import removal
+from kvviz.methods.layer import LayerView
+from kvviz.methods.parts import pool
+from kvviz.methods.spec import Method, Options, Scores
 
 VARIANTS = ("key", "value", "joint")
 
@@ -37,7 +39,7 @@ def score(layer: LayerView, options: Options) -> Scores:
     return Scores(pool(raw, options), raw=raw)
 
 
-def _score_head(rows: _removal.Rows, z: torch.Tensor, variant: str) -> torch.Tensor:
+def _score_head(rows: removal.Rows, z: torch.Tensor, variant: str) -> torch.Tensor:
     """One head's score, [n], given its logits z [W, n]; a row's largest p apart, as v - o cancels there."""
     v = rows.values + rows.shift  # the values themselves: pruning one is no difference
     z_top = z.gather(-1, rows.top[:, None])
@@ -46,7 +48,7 @@ def _score_head(rows: _removal.Rows, z: torch.Tensor, variant: str) -> torch.Ten
     value = weights.sum(0) * v.square().sum(-1)
     if variant == "value":
         return rows.add_leaders(value, (rows.lead * v_top.norm(dim=-1)) ** 2)
-    key = _removal.weighted_distances(weights * z.square(), rows)
+    key = removal.weighted_distances(weights * z.square(), rows)
     if variant == "key":
         return rows.add_leaders(key, (rows.lead * change.norm(dim=-1)) ** 2)
     crossed = weights.mul_(z)  # sum p^2 z v.(v - o)

@@ -8,8 +8,8 @@ would not fit in the last layer), the pyramid is kept here, because the window i
 Defaults window 64, average pooling 5, beta 20, as in both public codes. Cost: as SnapKV.
 """
 
-from kvviz.methods.base import Method
 from kvviz.methods.snapkv import WINDOW_OPTIONS, score
+from kvviz.methods.spec import Method
 
 METHOD = Method(
     id="pyramidkv",

@@ -10,7 +10,8 @@ it against real attention and records the outcome. Nothing is protected. Cost: H
 
 import torch
 
-from kvviz.methods.base import LayerView, Method, Options, Scores
+from kvviz.methods.layer import LayerView
+from kvviz.methods.spec import Method, Options, Scores
 
 
 def score(layer: LayerView, options: Options) -> Scores:

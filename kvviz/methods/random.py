@@ -8,7 +8,8 @@ Cost: none.
 
 import torch
 
-from kvviz.methods.base import LayerView, Method, Options, Scores
+from kvviz.methods.layer import LayerView
+from kvviz.methods.spec import Method, Options, Scores
 
 
 def score(layer: LayerView, options: Options) -> Scores:

@@ -8,7 +8,9 @@ caches are per query head; with grouped queries one score per KV head is used, a
 Cost: Hq W n d.
 """
 
-from kvviz.methods.base import LayerView, Method, Options, Scores, pool, reduce_group
+from kvviz.methods.layer import LayerView
+from kvviz.methods.parts import pool, reduce_group
+from kvviz.methods.spec import Method, Options, Scores
 
 
 def score(layer: LayerView, options: Options) -> Scores:

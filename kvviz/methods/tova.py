@@ -6,7 +6,8 @@ Every KV head gets the same ranking and the last token is kept. The paper evicts
 step; at the end of the prompt one cut is made. Cost: Hq n d.
 """
 
-from kvviz.methods.base import LayerView, Method, Options, Scores
+from kvviz.methods.layer import LayerView
+from kvviz.methods.spec import Method, Options, Scores
 
 
 def score(layer: LayerView, options: Options) -> Scores:

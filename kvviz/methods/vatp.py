@@ -9,7 +9,9 @@ over the group]. No pooling. Cost: Hq W n d.
 """
 
 from kvviz.errors import InputError
-from kvviz.methods.base import LayerView, Method, Options, Scores, pool, reduce_group
+from kvviz.methods.layer import LayerView
+from kvviz.methods.parts import pool, reduce_group
+from kvviz.methods.spec import Method, Options, Scores
 
 
 def score(layer: LayerView, options: Options) -> Scores:

@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from kvviz.ui import work
+from kvviz.ui import asks, worker
 from kvviz.ui.line import Line
 
 
 def compare_endpoint(
-    engine: Any, check: Callable[[work.Request], None], line: Line
+    engine: Any, check: Callable[[asks.Request], None], line: Line
 ) -> Callable[..., dict]:
     """`/compare`: run methods on a document and give the answers and the whole comparison."""
 
@@ -47,7 +47,7 @@ def compare_endpoint(
         from kvviz.errors import KvvizError
 
         try:
-            ask = work.request(
+            ask = asks.request(
                 document=document, question=question, methods=methods,
                 budgets=[100 * float(b) for b in budgets], expected=expected, model=model,
                 protocol=protocol, max_new_tokens=max_new_tokens, seed=seed, dtype="auto",
@@ -57,7 +57,7 @@ def compare_endpoint(
             return {"error": str(error)}
         try:
             with line.turn():
-                *_, last = work.stream(engine, ask, threading.Event())
+                *_, last = worker.stream(engine, ask, threading.Event())
         except KvvizError as error:  # the line is full
             return {"error": str(error)}
         if last.get("result") is None:

@@ -19,9 +19,9 @@ from kvviz.settings import settings
 from kvviz.ui import assets, fields
 from kvviz.ui.api import compare_endpoint
 from kvviz.ui.desk import Desk
+from kvviz.ui.engine import Engine
 from kvviz.ui.runs import RunStore, stored_runs
 from kvviz.ui.views import answer, boot
-from kvviz.ui.work import Engine
 
 VIEW = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
 # Announces each new status of a run to the page; its text never becomes markup.

@@ -12,10 +12,10 @@ from typing import Any
 
 import gradio as gr
 
-from kvviz.comparison import Comparison, load_comparison
 from kvviz.errors import Cancelled, KvvizError
+from kvviz.results.comparison import Comparison, load_comparison
 from kvviz.types import Variant
-from kvviz.ui import work
+from kvviz.ui import asks, worker
 from kvviz.ui.line import Line, words
 from kvviz.ui.runs import Run, RunStore
 
@@ -42,7 +42,7 @@ class Desk:
         from kvviz.ui.fields import NAMES
 
         try:
-            ask = work.request(**dict(zip(NAMES, values)))
+            ask = asks.request(**dict(zip(NAMES, values)))
             self.check(ask)
         except (KvvizError, ValueError) as error:
             yield told(state="failed", message=_sentence(error))
@@ -58,7 +58,7 @@ class Desk:
             if data.get("method"):
                 more = dataclasses.replace(ask, methods=[str(data["method"])], lenses=True)
             else:  # the views have their stops already
-                share = work.budgets([100 * float(data.get("budget", 0))])
+                share = asks.budgets([100 * float(data.get("budget", 0))])
                 more = dataclasses.replace(ask, budgets=share, lenses=False)
             self.check(more)
         except (KvvizError, TypeError, ValueError) as error:
@@ -88,12 +88,12 @@ class Desk:
             return
         try:
             self._stop_calibration.clear()
-            ask = work.Request("", "", [], [], model=model, dtype=dtype)
+            ask = asks.Request("", "", [], [], model=model, dtype=dtype)
 
             def events(cancel: threading.Event, progress: Any) -> Iterator[Any]:
                 return self.engine.calibrate(ask, spec.artefact, cancel, progress)
 
-            for status in work.stream(self.engine, ask, self._stop_calibration, events):
+            for status in worker.stream(self.engine, ask, self._stop_calibration, events):
                 stopped = status["state"] == "stopped"
                 message = "Stopped. Started again, it goes on from there." if stopped else status["message"]
                 yield told(state="calibrate", inner=status["state"], label=spec.label, message=message,
@@ -113,7 +113,7 @@ class Desk:
     def estimate(self, document: str, methods: list, budgets: Any, new_tokens: float) -> str:
         """About how long Run will take, scaled from the last run or a stored one."""
         try:
-            answers = len(methods) * len(work.budgets(budgets))
+            answers = len(methods) * len(asks.budgets(budgets))
         except KvvizError:
             return told(state="estimate", seconds=None)
         if not (document or "").strip() or not answers or self.reference is None:
@@ -155,7 +155,7 @@ class Desk:
             return gr.skip(), told(state="idle")
         limit = self.limits.max_upload_bytes
         try:
-            from kvviz.prompts import decode_document
+            from kvviz.engine.prompts import decode_document
 
             if Path(path).stat().st_size > limit:
                 megabytes = f"{limit / 1e6:.1f} MB"
@@ -167,7 +167,7 @@ class Desk:
             return gr.skip(), told(state="failed", message=str(error))
         return text, told(state="idle", message=" ".join(notices))
 
-    def _stream(self, ask: work.Request, owner: str, into: Run | None) -> Iterator[str]:
+    def _stream(self, ask: asks.Request, owner: str, into: Run | None) -> Iterator[str]:
         plan = {"methods": ask.methods, "budgets": ask.budgets, "expected": ask.expected}
         for status in self._in_turn(ask, owner):
             result = status.pop("result", None)
@@ -176,7 +176,7 @@ class Desk:
                 status["run"] = run.id
             yield told(**status, plan=plan)
 
-    def _in_turn(self, ask: work.Request, owner: str, events_of: Any = None) -> Iterator[dict]:
+    def _in_turn(self, ask: asks.Request, owner: str, events_of: Any = None) -> Iterator[dict]:
         """Statuses of one piece of work: first of the wait, then of the work itself."""
         cancel = self._cancels[owner] = threading.Event()
         try:
@@ -186,17 +186,17 @@ class Desk:
             return
         try:
             for before in self.line.wait(ticket, cancel):
-                yield {"state": "running", "stage": "wait", "number": 0, "of": len(work.STAGES),
+                yield {"state": "running", "stage": "wait", "number": 0, "of": len(worker.STAGES),
                        "title": "Waiting", "message": words(before)}  # fmt: skip
-            yield {"state": "running", "stage": "load", "number": 1, "of": len(work.STAGES),
-                   "title": work.STAGES["load"], "message": ""}  # fmt: skip
-            yield from work.stream(self.engine, ask, cancel, events_of)
+            yield {"state": "running", "stage": "load", "number": 1, "of": len(worker.STAGES),
+                   "title": worker.STAGES["load"], "message": ""}  # fmt: skip
+            yield from worker.stream(self.engine, ask, cancel, events_of)
         except Cancelled:
             yield {"state": "stopped", "message": "Stopped. No answer was finished yet."}
         finally:
             self.line.leave(ticket)
 
-    def _keep(self, result: Any, ask: work.Request, owner: str, into: Run | None) -> Run:
+    def _keep(self, result: Any, ask: asks.Request, owner: str, into: Run | None) -> Run:
         if result.seconds:
             self.reference = result
         if into is None:
@@ -208,7 +208,7 @@ class Desk:
         return self._extended(into, ask, owner, new, _tables(c, result), methods=methods)
 
     def _extended(
-        self, run: Run, ask: work.Request, owner: str, new: list[Any],
+        self, run: Run, ask: asks.Request, owner: str, new: list[Any],
         tables: dict[str, Any] | None = None, **settings: Any,
     ) -> Run:  # fmt: skip
         """The run with more answers. A stored run is everyone's, so a visitor gets a copy."""
@@ -230,7 +230,7 @@ class Desk:
 
     def try_again(self, event: gr.EventData, request: gr.Request) -> Iterator[str]:
         """Decode A with entries pinned or evicted by hand, beside three random controls."""
-        from kvviz.ui.selection import checked, edits_of
+        from kvviz.ui.chosen import checked, edits_of
 
         data = event._data if isinstance(event._data, dict) else {}
         owner = request.session_hash or ""
@@ -257,11 +257,11 @@ class Desk:
             yield told(**status)
 
     def _with_edit(
-        self, run: Run, ask: work.Request, owner: str, before: Variant, found: Comparison,
+        self, run: Run, ask: asks.Request, owner: str, before: Variant, found: Comparison,
         edits: list[Any], same_size: bool,
     ) -> Run:  # fmt: skip
         """The run with the edited answer beside the others, what was edited, and what came of it."""
-        from kvviz.figures.tried import report
+        from kvviz.results.edits import report
 
         c = run.comparison
         number = 1 + len(c.settings.get("edits") or [])
@@ -275,14 +275,14 @@ class Desk:
             edits=[*(c.settings.get("edits") or []), made],
         )  # fmt: skip
 
-    def _recipe(self, run: Run) -> work.Request:
+    def _recipe(self, run: Run) -> asks.Request:
         """What was asked when this run was made, to ask it again at another budget."""
         if run.recipe.get("ask") is not None:
             return run.recipe["ask"]
         c, made = run.comparison, run.comparison.settings
         own = made.get("methods") if isinstance(made.get("methods"), dict) else {}
         options = {m: row["own"] for m, row in own.items() if isinstance(row, dict) and "own" in row}
-        return work.request(
+        return asks.request(
             document=c.prompt.document,
             question=c.prompt.question,
             methods=[m for m in c.methods if "+" not in m],
@@ -301,7 +301,7 @@ class Desk:
             options=options,
         )
 
-    def check(self, ask: work.Request) -> None:
+    def check(self, ask: asks.Request) -> None:
         """Limits of this server, each with what to change."""
         limits = self.limits
         variants = len(ask.methods) * len(ask.budgets)

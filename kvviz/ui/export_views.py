@@ -10,8 +10,8 @@ from typing import Any
 
 from kvviz.errors import InputError
 from kvviz.ui import assets
+from kvviz.ui.chosen import Chosen
 from kvviz.ui.runs import Run
-from kvviz.ui.selection import Chosen
 from kvviz.ui.views import view
 
 KEEP_S = 900  # a file is fetched at once; later it is only in the way
@@ -22,7 +22,7 @@ def export(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
     """A text to save, or the path of a file to fetch. Names are fixed, folders cannot be guessed."""
     c, kind = run.comparison, args.get("kind")
     if kind == "py":
-        from kvviz.figures.exports import python_lines
+        from kvviz.exports import python_lines
 
         return {"name": "kvviz-run.py", "type": "text/x-python", "text": python_lines(c)}
     if kind not in ("zip", "npz", "html"):
@@ -31,11 +31,11 @@ def export(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
     if kind == "zip":
         c.save(target)
     elif kind == "npz":
-        from kvviz.figures.exports import masks_npz
+        from kvviz.exports import masks_npz
 
         target.write_bytes(masks_npz(c))
     else:
-        from kvviz.figures.exports import report_html
+        from kvviz.exports import report_html
 
         plotly = assets.plotly_js().read_text(encoding="utf-8")
         target.write_text(report_html(c, plotly), encoding="utf-8")

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 
 from kvviz.errors import InputError
+from kvviz.ui.chosen import Chosen, whole
 from kvviz.ui.runs import Run
-from kvviz.ui.selection import Chosen, whole
 from kvviz.ui.views import view
 
 _MOST_ROWS = 200
@@ -36,7 +36,7 @@ def given(table: Any, figure: Any, args: dict[str, Any], around: int | None = No
     if give == "rows":
         return {"rows": table.rows(_MOST_ROWS, around)}
     if give in ("csv", "json"):
-        from kvviz.figures import exports
+        from kvviz import exports
 
         return {"text": getattr(exports, give)(table)}
     return {"figure": figure().to_json()}
@@ -49,7 +49,7 @@ def _around(chosen: Chosen) -> int | None:
 @view("finding")
 def finding(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
     """Three sentences and what they cannot say."""
-    from kvviz.figures.finding import caution, finding, notices
+    from kvviz.results.finding import caution, finding, notices
 
     c = run.comparison
     methods = [chosen.a] + ([chosen.b] if chosen.b else [])
@@ -63,7 +63,7 @@ def finding(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
 @view("cards")
 def cards(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
     """Full cache, A and B."""
-    from kvviz.figures.answers import answer_cards
+    from kvviz.results.answers import answer_cards
 
     found = answer_cards(run.comparison, chosen.a, chosen.b, chosen.budget)
     return {
@@ -77,8 +77,8 @@ def cards(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
 @view("all_answers")
 def all_answers(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
     """Methods x decoded budgets."""
-    from kvviz.figures.answers import all_answers_table
-    from kvviz.figures.text import kl
+    from kvviz.results.answers import all_answers_table
+    from kvviz.results.words import kl
 
     c = run.comparison
     table = all_answers_table(c)
@@ -107,13 +107,13 @@ def _start(answer: str, limit: int = 90) -> str:
 @view("kl_strip")
 def kl_strip(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
     """KL of each generated token of A's or B's answer."""
-    from kvviz.figures import answers
+    from kvviz.figures import kl as strip
 
     method = chosen.b if args.get("role") == "b" and chosen.b else chosen.a
-    table = answers.kl_strip_table(run.comparison, method, chosen.budget)
+    table = strip.kl_strip_table(run.comparison, method, chosen.budget)
     if not len(table):
         return {"error": "KL was not measured for this answer."}
-    return given(table, lambda: answers.kl_strip_figure(table), args)
+    return given(table, lambda: strip.kl_strip_figure(table), args)
 
 
 @view("document")

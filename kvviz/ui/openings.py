@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvviz.comparison import Comparison
+from kvviz.results.comparison import Comparison
 
 
 def opening(c: Comparison) -> dict[str, Any]:
@@ -13,7 +13,7 @@ def opening(c: Comparison) -> dict[str, Any]:
     Among cases where one method's answer holds the expected words and another's lacks them, the
     largest budget is taken: the least eviction that already makes a difference.
     """
-    from kvviz.figures.answers import verdict
+    from kvviz.results.answers import verdict
 
     tok = [c.marks[0].start, c.marks[0].end] if c.marks else None
     if c.expected and verdict(c.full.text, c.expected) == "right":

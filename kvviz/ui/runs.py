@@ -14,10 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from kvviz.comparison import Comparison, load_comparison
 from kvviz.errors import InputError
+from kvviz.resources import asset
+from kvviz.results.comparison import Comparison, load_comparison
 
-STORED = Path(__file__).resolve().parents[2] / "assets" / "runs"
+STORED = asset("runs")
 GONE = "This run is no longer kept here. Open its saved file to see it again."
 
 

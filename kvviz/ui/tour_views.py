@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvviz.ui.chosen import Chosen
 from kvviz.ui.runs import Run
-from kvviz.ui.selection import Chosen
 from kvviz.ui.views import view
 
 
 @view("tour")
 def tour(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
     """Captions for the chosen methods and budget."""
-    from kvviz.figures import text
-    from kvviz.figures.answers import shown_variant
+    from kvviz.results import words as text
+    from kvviz.results.answers import shown_variant
 
     c = run.comparison
     label = c.labels[chosen.a]
@@ -30,7 +30,7 @@ def tour(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _marks(c: Any, chosen: Chosen) -> list[str]:
-    from kvviz.figures.marks import holders
+    from kvviz.results.marks import holders
 
     if not c.marks:
         return ["Slide the budget and watch the maps fill. Choose a word to follow it everywhere."]

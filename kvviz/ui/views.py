@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 
-from kvviz.comparison import Comparison
 from kvviz.errors import KvvizError
-from kvviz.ui import selection
+from kvviz.results.comparison import Comparison
+from kvviz.ui import chosen as selection
 from kvviz.ui.runs import Run, RunStore, stored_runs
 
 View = Callable[[Run, selection.Chosen, dict[str, Any]], dict[str, Any]]

@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 @pytest.mark.slow
 def test_an_example_runs_through_to_answers_and_plots(visit, serve, monkeypatch):
     from kvviz.ui import runs
-    from kvviz.ui.work import Engine
+    from kvviz.ui.engine import Engine
 
     monkeypatch.setattr(runs, "STORED", runs.STORED)
     with tempfile.TemporaryDirectory() as folder:

@@ -7,10 +7,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from tiny import make_hf, make_model, make_tokenizer
 
-from kvviz import artefacts
 from kvviz.calibrate import STEPS
 from kvviz.errors import InputError, NeedError
-from kvviz.methods import list_methods
+from kvviz.methods import artefacts, list_methods
 from kvviz.models import wrap_model
 
 NAMES = [method.artefact for method in list_methods() if method.artefact is not None]

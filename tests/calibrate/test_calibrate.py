@@ -6,7 +6,6 @@ import pytest
 import torch
 from tiny import make_model
 
-from kvviz import artefacts
 from kvviz.calibrate import calibrate
 from kvviz.calibrate import indexmem as training
 from kvviz.calibrate.compresskv import head_scores, recall
@@ -16,6 +15,7 @@ from kvviz.calibrate.texts import FACTS, SHIPPED, Texts
 from kvviz.errors import Cancelled, InputError
 from kvviz.evaluate.examples import examples
 from kvviz.evaluate.needles import CODE, NEEDLE, QUESTION
+from kvviz.methods import artefacts
 
 NAMES = ("compresskv", "indexmem", "duoattention", "qfilters")
 

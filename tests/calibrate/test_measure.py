@@ -4,9 +4,9 @@ import pytest
 import torch
 from tiny import make_model
 
-from kvviz.artefacts import Artefact, lend, shapes
 from kvviz.calibrate import measure
 from kvviz.methods import list_methods
+from kvviz.methods.artefacts import Artefact, lend, shapes
 
 NAMES = ("compresskv", "indexmem", "duoattention", "qfilters")
 

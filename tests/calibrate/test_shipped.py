@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from kvviz import artefacts
 from kvviz.calibrate import calibrate, measure
+from kvviz.methods import artefacts
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,8 @@ import pytest
 
 from kvviz.errors import KvvizError
 from kvviz.evaluate.examples import FOLDER, examples, read_examples
-from kvviz.evaluate.needles import NEEDLE, contains_expected, needle_text
+from kvviz.evaluate.needles import NEEDLE, needle_text
+from kvviz.results.verdict import contains_expected
 from kvviz.types import PROTOCOLS
 
 

@@ -13,10 +13,10 @@ from kvviz.evaluate.needles import (
     N_TEXTS,
     NEEDLE,
     QUESTION,
-    contains_expected,
     needle_cases,
     needle_text,
 )
+from kvviz.results.verdict import contains_expected
 
 
 class WordTokenizer:

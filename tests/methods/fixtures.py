@@ -16,7 +16,7 @@ import torch
 
 from kvviz.errors import NeedError
 from kvviz.methods import get_method
-from kvviz.methods.base import LayerView
+from kvviz.methods.layer import LayerView
 
 GROUPS = (1, 3, 4, 7, 8)  # query heads per KV head that real models have
 

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvviz.budgets import Candidates, allocate
+from kvviz.engine.budgets import Candidates, allocate
 from methods import test_snapkv
 
 reference = test_snapkv.reference

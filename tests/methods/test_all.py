@@ -10,8 +10,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import kvviz
 from kvviz.errors import NeedError
-from kvviz.methods import METHODS, base
-from kvviz.methods.base import LayerView
+from kvviz.methods import METHODS
+from kvviz.methods import layer as base
+from kvviz.methods.layer import LayerView
 from methods.fixtures import GROUPS, Exact, random_layer
 
 METHODS = [method for method in METHODS if method.artefact is None]

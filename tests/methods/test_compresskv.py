@@ -4,8 +4,8 @@ import torch
 from tiny import make_model
 
 import kvviz
-from kvviz.artefacts import Artefact, lend
 from kvviz.errors import InputError
+from kvviz.methods.artefacts import Artefact, lend
 from kvviz.methods.compresskv import chosen_heads
 from methods.fixtures import GROUPS, Exact, given, pooled, random_layer, score, values_of
 

@@ -4,7 +4,7 @@ import torch
 from tiny import make_model
 
 import kvviz
-from kvviz.artefacts import Artefact, lend
+from kvviz.methods.artefacts import Artefact, lend
 from kvviz.methods.duoattention import streaming_tokens
 from methods.fixtures import Exact, random_layer, score
 

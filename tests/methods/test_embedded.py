@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import kvviz
-from kvviz.methods.base import LayerView
+from kvviz.methods.layer import LayerView
 from methods.fixtures import Exact
 from methods.test_all import METHODS, agree
 from methods.test_criticalkv import l1_change, theta

@@ -4,10 +4,10 @@ import torch
 from tiny import make_model
 
 import kvviz
-from kvviz.artefacts import Artefact, indexer_sizes, lend, shapes
-from kvviz.cache import build_cache
-from kvviz.decode import Wave
-from kvviz.measures import Probes, output_errors
+from kvviz.engine.cache import build_cache
+from kvviz.engine.decode import Wave
+from kvviz.engine.measures import Probes, output_errors
+from kvviz.methods.artefacts import Artefact, indexer_sizes, lend, shapes
 from kvviz.methods.indexmem import Memory, index_scores, phi, read, state_entries, write
 from methods.fixtures import GROUPS, Exact, random_layer, score
 

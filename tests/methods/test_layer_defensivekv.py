@@ -1,6 +1,6 @@
 import torch
 
-from kvviz.budgets import Candidates, allocate
+from kvviz.engine.budgets import Candidates, allocate
 from kvviz.methods import get_method
 from methods import test_defensivekv
 from methods.fixtures import random_layer, score

@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from kvviz.budgets import Candidates, allocate
+from kvviz.engine.budgets import Candidates, allocate
 from kvviz.methods import get_method
 from methods import test_snapkv
 

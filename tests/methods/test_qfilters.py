@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from kvviz.artefacts import Artefact, lend
 from kvviz.calibrate.qfilters import filters_of
+from kvviz.methods.artefacts import Artefact, lend
 from methods.fixtures import GROUPS, Exact, given, random_layer, score, values_of
 
 

@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from kvviz.budgets import ALLOCATORS
+from kvviz.engine.budgets import ALLOCATORS
+from kvviz.engine.observers import OBSERVERS
 from kvviz.errors import InputError
 from kvviz.methods import METHODS, get_method, methods_table, parse_method
-from kvviz.observers import OBSERVERS
 
 FOLDER = Path(__import__("kvviz.methods").methods.__file__).parent
-SHARED = {"__init__", "base"}  # and names with an underscore
+SHARED = {"__init__", "spec", "layer", "parts", "removal", "artefacts"}
 
 ids = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.id)
 

@@ -9,8 +9,8 @@ from hypothesis import given as hypothesis_given
 from hypothesis import settings
 from hypothesis import strategies as st
 
-from kvviz.methods import _removal, get_method
-from kvviz.methods.base import LayerView
+from kvviz.methods import get_method, removal
+from kvviz.methods.layer import LayerView
 from methods.fixtures import T1_P, T1_V, FakeTrace, given, score, without
 
 
@@ -87,21 +87,21 @@ def test_single_scores_equal_leaving_out(seed, n, spread):
 def test_direct_and_expanded_forms_agree_where_both_can(offset):
     p, v = row(3, 40, spread=0.5)
     v = v + offset
-    rows = _removal.rows_of(torch.tensor(p).float()[None], torch.tensor(v).float())
+    rows = removal.rows_of(torch.tensor(p).float()[None], torch.tensor(v).float())
     o = p @ v
     wanted = (p / (1 - p)) ** 2 * (np.square(v).sum(1) - 2 * v @ o + o @ o)  # float64
-    assert np.allclose(_removal.squared_removals(rows, 0.0), wanted, rtol=1e-3)
+    assert np.allclose(removal.squared_removals(rows, 0.0), wanted, rtol=1e-3)
 
 
 def test_a_sink_column_takes_part():
     # The sink holds half of the mass and has no value: o = sum p v over the others as they are.
     p, v = np.array([0.3, 0.1, 0.1]), np.array([[1.0, 2], [3, -1], [0, 5]])
     full_p, full_v = np.append(p, 0.5), np.vstack([v, np.zeros(2)])
-    rows = _removal.rows_of(
+    rows = removal.rows_of(
         torch.tensor(p).float()[None], torch.tensor(v).float(), torch.tensor([0.5])
     )
     wanted = [np.linalg.norm(change(full_p, full_v, [j])) for j in range(3)]
-    assert _removal.removals(rows).tolist() == pytest.approx(wanted, rel=1e-5)
+    assert removal.removals(rows).tolist() == pytest.approx(wanted, rel=1e-5)
 
 
 # ---- exact search ------------------------------------------------------------------------------

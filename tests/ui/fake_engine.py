@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import sys
 import time
-from pathlib import Path
 from types import SimpleNamespace
+
+from synthetic import LABELS, synthetic_comparison  # noqa: E402
 
 from kvviz.errors import Cancelled, InputError
 from kvviz.types import Event
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "figures"))
-from synthetic import LABELS, synthetic_comparison  # noqa: E402
 
 
 class FakeEngine:
@@ -46,7 +43,7 @@ class FakeEngine:
         yield Event("done", "Done", 1, 1, 0.0, result="Calibrated. It can be chosen now.")
 
     def experiment(self, ask, comparison, variant, edits, same_size, cancel, progress):
-        from kvviz.experiment import SEEDS, edited_masks
+        from kvviz.engine.experiment import SEEDS, edited_masks
 
         yield Event("decode", "Writing 5 answers", 1, 2)
         masks = edited_masks(variant, edits, same_size, comparison.model)

@@ -4,10 +4,10 @@ import dataclasses
 
 import pytest
 
+from kvviz.engine.experiment import Edit
 from kvviz.errors import InputError
-from kvviz.experiment import Edit
-from kvviz.figures.tried import report, sentence
-from kvviz.ui.selection import edits_of
+from kvviz.results.edits import report, sentence
+from kvviz.ui.chosen import edits_of
 
 
 @pytest.fixture

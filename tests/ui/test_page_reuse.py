@@ -10,7 +10,8 @@ from tiny import make_model
 
 from kvviz.errors import Cancelled, KvvizError
 from kvviz.settings import settings
-from kvviz.ui import work
+from kvviz.ui import asks
+from kvviz.ui import engine as engines
 from kvviz.ui.desk import Desk
 from kvviz.ui.line import Line, words
 from kvviz.ui.traces import Traces, weight
@@ -22,13 +23,13 @@ GOOD = {"document": TEXT, "question": "What code?", "methods": ["snapkv"],
 
 @pytest.fixture
 def engine(monkeypatch):
-    monkeypatch.setattr(work, "_MODELS", {("tiny", "auto"): make_model("llama")})
-    return work.Engine()
+    monkeypatch.setattr(engines, "_MODELS", {("tiny", "auto"): make_model("llama")})
+    return engines.Engine()
 
 
 def stages(engine, **change):
     """(stages of a run, its result)."""
-    events = list(engine.stream(work.request(**{**GOOD, **change}), threading.Event(), print))
+    events = list(engine.stream(asks.request(**{**GOOD, **change}), threading.Event(), print))
     assert all(event.trace is None for event in events)
     return [event.stage for event in events], events[-1].result
 
@@ -110,7 +111,7 @@ def test_more_of_a_run_lands_in_that_run(desk):
 
 
 def test_an_edit_lands_in_the_run_with_its_lines(desk):
-    from kvviz.figures.exports import python_lines
+    from kvviz.exports import python_lines
 
     mine = run(desk)
     data = {"run": mine.id, "sel": {"a": "snapkv", "budget": 0.5}}
@@ -147,7 +148,7 @@ def test_the_line_moves_in_order():
 def test_whoever_stops_waiting_gives_the_place_up(store):
     desk = Desk(FakeEngine(), store, settings({}))
     ticket = desk.line.enter()
-    waiting = desk._in_turn(work.request(**GOOD), "me")
+    waiting = desk._in_turn(asks.request(**GOOD), "me")
     assert next(waiting)["message"] == "1 run before yours"
     desk._cancels["me"].set()
     assert [s["state"] for s in waiting] == ["stopped"]

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from kvviz.ui.selection import checked, steps
+from kvviz.ui.chosen import checked, steps
 
 
 def test_a_good_selection_is_kept(comparison):

@@ -1,0 +1,1 @@
+"""The engine: a prompt is read once, scored, cut, decoded and measured. Torch lives here."""

@@ -1,0 +1,358 @@
+"""Budgets: how many context entries every KV head of every layer may keep.
+
+An allocator shares out the same total in its own way; it never touches protected entries. All totals are
+exact: shares become integers by largest remainder, and no head gets more than it has candidates.
+
+    uniform        every head the same
+    pyramid        linearly less from the first layer to the last (PyramidKV)
+    across_heads   heads of a layer compete; every head keeps a safeguard (AdaKV)
+    global         entries of all layers compete; scores of a layer may be divided by their sum first (LaProx)
+    entropy        layers in proportion to a claim that the method states (CAKE), heads alike
+    entropy_heads  the same, then heads of the layer compete (LAVa)
+    calibrated     layers by errors measured beforehand, with a floor and a cap (CompressKV), heads alike
+    whole_heads    a head keeps its whole context or none of it, best heads first (DuoAttention)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+import torch
+
+from kvviz.engine.ranking import rank
+from kvviz.errors import InputError
+
+Options = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Candidates:
+    """The competing entries of one layer.
+
+    scores  float32 [Hkv, C], no NaN; order is score first, then earlier position.
+    first   bool [Hkv, C] or None: entries that go before all others.
+    budget  context entries a KV head may keep on average in this layer (at most C).
+    weight  the layer's claim, for the entropy allocators.
+    start   true position of the first entry: above 0 behind sinks and in a sliding layer.
+    protected  rows each head keeps by rule on top of `budget`.
+    """
+
+    scores: torch.Tensor
+    first: torch.Tensor | None
+    budget: int
+    weight: float | None = None
+    start: int = 0
+    protected: int = 0
+
+    @property
+    def heads(self) -> int:
+        return self.scores.shape[0]
+
+    @property
+    def context(self) -> int:
+        return self.scores.shape[1]
+
+
+def entries_of(budget: float | int, n: int) -> int:
+    """b, entries per KV head, of a share in (0, 1] or a whole number, among n tokens.
+
+    Exact: floor(0.29 * 100) is 29. At least 1; a number above n means n. InputError otherwise.
+    """
+    sentence = "A budget lies between 1% and 100%, or is a whole number of tokens per KV head"
+    if isinstance(budget, bool) or not isinstance(budget, int | float):
+        raise InputError(f"{sentence}, not {budget!r}.")
+    if isinstance(budget, int):
+        if budget < 1:
+            raise InputError(f"{sentence}, not {budget}.")
+        return min(budget, n)
+    if not math.isfinite(budget) or not 0 < budget <= 1:
+        raise InputError(f"{sentence}, not {budget}.")
+    return max(1, min(n, math.floor(Fraction(str(budget)) * n)))
+
+
+def round_to_total(shares: Sequence[float], total: int, caps: Sequence[int]) -> list[int]:
+    """Integers close to `shares`, summing to min(total, sum(caps)), none above its cap or below 0.
+
+    What a capped share cannot take goes to the others in proportion; then largest remainder, ties to
+    the earlier one.
+    """
+    total = min(total, sum(caps))
+    shares = [max(0.0, float(s)) for s in shares]
+    out = [0.0] * len(shares)
+    open_ = [i for i, cap in enumerate(caps) if cap > 0]
+    left = float(total)
+    while open_ and left > 0:
+        weight = sum(shares[i] for i in open_)
+        give = {i: left * (shares[i] / weight if weight > 0 else 1 / len(open_)) for i in open_}
+        full = [i for i in open_ if give[i] >= caps[i]]
+        if not full:
+            for i in open_:
+                out[i] = give[i]
+            break
+        for i in full:
+            out[i] = caps[i]
+            left -= caps[i]
+        open_ = [i for i in open_ if i not in full]
+    whole = [min(int(x + 1e-9), cap) for x, cap in zip(out, caps)]
+    order = sorted(range(len(out)), key=lambda i: (-(out[i] - whole[i]), i))
+    missing = total - sum(whole)
+    while missing > 0:
+        for i in order:
+            if missing and whole[i] < caps[i]:
+                whole[i] += 1
+                missing -= 1
+    return whole
+
+
+def best_counts(
+    layers: Sequence[Candidates],
+    total: int,
+    divide: Sequence[float] | None = None,
+    members: Sequence[torch.Tensor] | None = None,
+) -> list[torch.Tensor]:
+    """How many of the `total` best entries of all given layers each head holds: list of int64 [Hkv].
+
+    Order: entries marked `first`, then score (divided by the layer's number in `divide`), then earlier
+    position, lower KV head, lower layer. `members` (bool [Hkv, C] a layer) says who competes at all.
+    """
+    divide = divide or [1.0] * len(layers)
+    counts = [torch.zeros(c.heads, dtype=torch.int64) for c in layers]
+    scores = [(c.scores / d).cpu() for c, d in zip(layers, divide)]
+    members = members or [torch.ones_like(s, dtype=torch.bool) for s in scores]
+    for tier in (True, False):
+        inside = [m & _tier(c, tier) for c, m in zip(layers, members)]
+        size = sum(int(m.sum()) for m in inside)
+        take = min(total, size)
+        total -= take
+        if take == size:
+            for count, member in zip(counts, inside):
+                count += member.sum(1)
+        elif take:
+            _add_best(counts, scores, inside, take, [c.start for c in layers])
+    return counts
+
+
+def _tier(c: Candidates, first: bool) -> torch.Tensor:
+    marked = torch.zeros_like(c.scores, dtype=torch.bool) if c.first is None else c.first
+    return (marked if first else ~marked).cpu()
+
+
+def _add_best(counts, scores, members, take: int, starts: Sequence[int]) -> None:
+    """Count the `take` best members: all above the threshold, then ties in the agreed order."""
+    flat = torch.cat([s[m] for s, m in zip(scores, members)])
+    threshold = flat.kthvalue(flat.numel() - take + 1).values
+    ties = []
+    for layer, (count, s, m) in enumerate(zip(counts, scores, members)):
+        above = (s > threshold) & m
+        count += above.sum(1)
+        take -= int(above.sum())
+        ties += [(p + starts[layer], h, layer) for h, p in ((s == threshold) & m).nonzero().tolist()]
+    for _, head, layer in sorted(ties)[:take]:
+        counts[layer][head] += 1
+
+
+def uniform(layers: Sequence[Candidates], options: Options) -> list[torch.Tensor]:
+    return [torch.full((c.heads,), c.budget, dtype=torch.int64) for c in layers]
+
+
+def across_heads(layers: Sequence[Candidates], options: Options) -> list[torch.Tensor]:
+    """AdaKV. rule "floor": each head keeps floor(safeguard * budget) of its own best, the rest compete.
+    rule "interpolate": (1 - safeguard) * count among the best + safeguard * budget."""
+    if options["rule"] not in ("floor", "interpolate"):
+        raise InputError('rule is "floor" or "interpolate".')
+    return [_share_heads(c, c.heads * c.budget, options) for c in layers]
+
+
+def _share_heads(c: Candidates, total: int, options: Options) -> torch.Tensor:
+    average = total / c.heads
+    alpha = Fraction(str(options["safeguard"]))
+    if options["rule"] == "interpolate":
+        counts = best_counts([c], total)[0].tolist()
+        shares = [(1 - float(alpha)) * f + float(alpha) * average for f in counts]
+        return torch.tensor(round_to_total(shares, total, [c.context] * c.heads))
+    safe = min(math.floor(alpha * Fraction(total, c.heads)), c.context)
+    if safe == 0:
+        return best_counts([c], total)[0]
+    mine = rank(c.scores, c.first) < safe  # each head's own best are safe; the others compete
+    return best_counts([c], total - safe * c.heads, members=[~mine])[0] + safe
+
+
+def global_(layers: Sequence[Candidates], options: Options) -> list[torch.Tensor]:
+    """LaProx: one ranking over all layers and heads; `normalise` divides a layer by its sum."""
+    total = sum(c.heads * c.budget for c in layers)
+    divide = None
+    if options["normalise"]:
+        # The sum of a layer's scores; of their sizes where a method's scores are negative.
+        divide = [max(float(c.scores[c.scores.isfinite()].abs().sum()), 1e-30) for c in layers]
+    return best_counts(layers, total, divide)
+
+
+def by_layer(layers: Sequence[Candidates], weights: Sequence[float]) -> list[int]:
+    """Context entries of each layer in proportion to `weights`, capped by what the layer has."""
+    total = sum(c.heads * c.budget for c in layers)
+    return round_to_total(weights, total, [c.heads * c.context for c in layers])
+
+
+def pyramid(layers: Sequence[Candidates], options: Options) -> list[torch.Tensor]:
+    """PyramidKV: the last layer gets 1 / beta of the mean, the first so much that the mean holds.
+
+    Where the first layer has fewer candidates than that, the line is turned about its middle until the
+    first layer just fits.
+    """
+    count, beta = len(layers), options["beta"]
+    if beta < 1:
+        raise InputError("beta is at least 1.")
+    mean = sum(c.budget for c in layers) / max(count, 1)
+    low = mean / beta
+    high = 2 * mean - low
+    room = max((c.context for c in layers), default=0)
+    if high > room:
+        high, low = float(room), 2 * mean - room
+    step = (high - low) / max(count - 1, 1)
+    weights = [high - i * step for i in range(count)] if count > 1 else [mean]
+    totals = by_layer(layers, [w * c.heads for w, c in zip(weights, layers)])
+    return _spread(layers, totals)
+
+
+def _spread(layers: Sequence[Candidates], totals: Sequence[int]) -> list[torch.Tensor]:
+    """A layer's total among its heads alike; what does not divide goes to the lower heads."""
+    out = []
+    for c, total in zip(layers, totals):
+        base, more = divmod(total, c.heads)
+        out.append(torch.tensor([base + (h < more) for h in range(c.heads)], dtype=torch.int64))
+    return out
+
+
+def _claims(layers: Sequence[Candidates]) -> list[float]:
+    return [c.weight if c.weight is not None else flat_entropy(c.scores) for c in layers]
+
+
+def flat_entropy(scores: torch.Tensor) -> float:
+    """Entropy of a layer's scores over log of their number: 1 for a flat layer, 0 for a single peak."""
+    p = scores.clamp_min(0).flatten().double()
+    if p.numel() < 2 or p.sum() <= 0:
+        return 1.0
+    p = p / p.sum()
+    return float(-(p * p.clamp_min(1e-300).log()).sum() / math.log(p.numel()))
+
+
+def entropy(layers: Sequence[Candidates], options: Options) -> list[torch.Tensor]:
+    return _spread(layers, by_layer(layers, _claims(layers)))
+
+
+def entropy_heads(layers: Sequence[Candidates], options: Options) -> list[torch.Tensor]:
+    totals = by_layer(layers, _claims(layers))
+    return [_share_heads(c, total, options) for c, total in zip(layers, totals)]
+
+
+CALIBRATED_FLOOR = 32  # entries a layer keeps at least, as far as the budget goes that far
+CALIBRATED_CAP = 3  # times the average budget that a layer keeps at most
+
+
+def calibrated(layers: Sequence[Candidates], options: Options) -> list[torch.Tensor]:
+    """CompressKV: floor + share of the rest in proportion to a layer's error, clipped, then repaired.
+
+    B_l = clip(round(e_l * (sum B - sum floor)) + floor, floor, 3 B), floor = min(32, B), protected rows
+    counted in. A deficit goes one entry at a time to the layers below their cap in descending order of
+    e, a surplus is taken from those above their floor in ascending order, until the total is exact. All
+    heads of a layer get the same number, so that a method with one ranking keeps one set. e comes from
+    the option `layer_weights`, else from the method's own claims.
+    """
+    weights = options["layer_weights"]
+    claims = [c.weight for c in layers]
+    if weights is None and layers and None not in claims:
+        weights = claims
+    if weights is None or len(weights) != len(layers):
+        raise InputError(
+            f"The calibrated allocation needs layer_weights: one number for each of the {len(layers)} layers "
+            "(`python -m kvviz calibrate compresskv` measures them)."
+        )
+    whole = [c.budget + c.protected for c in layers]
+    floors = [max(c.protected, min(CALIBRATED_FLOOR, b)) for c, b in zip(layers, whole)]
+    caps = [min(c.context + c.protected, CALIBRATED_CAP * b) for c, b in zip(layers, whole)]
+    shares = layer_budgets(weights, sum(whole), floors, caps)
+    return [torch.full((c.heads,), s - c.protected, dtype=torch.int64) for c, s in zip(layers, shares)]
+
+
+def layer_budgets(
+    weights: Sequence[float], total: int, floors: Sequence[int], caps: Sequence[int]
+) -> list[int]:
+    """CompressKV's rule on plain numbers: integers in [floor, cap] that sum to `total`."""
+    scale = sum(weights)
+    shares = [w / scale if scale > 0 else 1 / len(weights) for w in weights]
+    spare = total - sum(floors)
+    out = [min(cap, max(low, round(e * spare) + low)) for e, low, cap in zip(shares, floors, caps)]
+    order = sorted(range(len(out)), key=lambda i: (-shares[i], i))
+    left = total - sum(out)
+    step = 1 if left > 0 else -1
+    order = order if left > 0 else order[::-1]
+    while left:
+        for i in order:
+            if left and (out[i] < caps[i] if step > 0 else out[i] > floors[i]):
+                out[i] += step
+                left -= step
+    return out
+
+
+def whole_heads(layers: Sequence[Candidates], options: Options) -> list[torch.Tensor]:
+    """DuoAttention: heads in the order of their score keep their whole context as long as it fits.
+
+    The total is as near to the budget as whole heads come from below.
+    """
+    left = sum(c.heads * c.budget for c in layers)
+    counts = [torch.zeros(c.heads, dtype=torch.int64) for c in layers]
+    ranked = [
+        (-float(c.scores[h, 0]), h, index)
+        for index, c in enumerate(layers)
+        for h in range(c.heads)
+        if c.context
+    ]
+    for _, head, index in sorted(ranked):
+        if layers[index].context <= left:
+            counts[index][head] = layers[index].context
+            left -= layers[index].context
+    return counts
+
+
+@dataclass(frozen=True)
+class Allocator:
+    """scope says what an entry competes with: "head", "layer" or "all". Where a total is not `exact`, it
+    is the nearest one from below."""
+
+    id: str
+    label: str
+    scope: str
+    share: Callable[[Sequence[Candidates], Options], list[torch.Tensor]]
+    exact: bool = True
+
+
+ALLOCATORS: dict[str, Allocator] = {
+    a.id: a
+    for a in (
+        Allocator("uniform", "uniform", "head", uniform),
+        Allocator("pyramid", "pyramid", "head", pyramid),
+        Allocator("across_heads", "across heads", "layer", across_heads),
+        Allocator("global", "global", "all", global_),
+        Allocator("entropy", "entropy", "head", entropy),
+        Allocator("entropy_heads", "entropy and heads", "layer", entropy_heads),
+        Allocator("calibrated", "calibrated", "head", calibrated),
+        Allocator("whole_heads", "whole heads", "all", whole_heads, exact=False),
+    )
+}
+
+
+def allocate(name: str, layers: Sequence[Candidates], options: Options) -> list[torch.Tensor]:
+    """Context entries per head, list over layers of int64 [Hkv]; totals are exact."""
+    if name not in ALLOCATORS:
+        raise InputError(f"There is no allocation {name!r}. Choose from: {', '.join(ALLOCATORS)}.")
+    allocator = ALLOCATORS[name]
+    counts = allocator.share(layers, options)
+    wanted = sum(c.heads * c.budget for c in layers)
+    got = sum(int(c.sum()) for c in counts)
+    right = got == wanted if allocator.exact else got <= wanted
+    assert right, f"{name} shared out {got} entries of {wanted}"
+    return counts

@@ -1,0 +1,103 @@
+"""The cache that decodes: kept entries in ragged storage, one run of blocks a head.
+
+Evicted entries are not in it. Rows lie in flat blocks; every block belongs to one (variant, KV head), and
+remembers the true positions of its rows. The whole cache is a view of the trace, not a copy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from kvviz import kernels
+from kvviz.engine.trace import Trace, block_rows
+from kvviz.types import Selection
+
+
+@dataclass(frozen=True)
+class Blocks:
+    """Rows of one layer for the variants first .. first + count - 1 of a wave.
+
+    keys, values  [N, B, d]; positions int32 [N, B], -1 = empty slot; owner int32 [N], non-decreasing:
+    (variant - first) * Hkv + KV head.
+    """
+
+    first: int
+    count: int
+    keys: torch.Tensor
+    values: torch.Tensor
+    positions: torch.Tensor
+    owner: torch.Tensor
+
+    @property
+    def bytes(self) -> int:
+        return sum(t.numel() * t.element_size() for t in (self.keys, self.values, self.positions, self.owner))
+
+
+@dataclass(frozen=True)
+class PromptCache:
+    """The prompt's kept entries of all variants of one wave.
+
+    layers    list over layers of the Blocks that together hold every variant once.
+    bytes     storage allocated for each variant, slack, indices and readout state included.
+    readouts  {variant: what its method adds to the attention output}, mostly empty.
+    """
+
+    layers: list[list[Blocks]]
+    bytes: list[int]
+    n: int
+    readouts: dict[int, Any] = field(default_factory=dict)
+
+
+def build_cache(trace: Trace, selections: Sequence[Selection | None]) -> PromptCache:
+    """Gather what each selection keeps; None is the whole cache and must come first if it comes at all."""
+    if None in selections[1:]:
+        raise AssertionError("the whole cache comes first")
+    whole = bool(selections) and selections[0] is None
+    kept = selections[1:] if whole else selections
+    bytes_ = [0] * len(selections)
+    layers = []
+    for index in range(trace.model.n_layers):
+        blocks = []
+        if whole:
+            blocks.append(_whole(trace, index))
+        if kept:
+            blocks.append(_gathered(trace, index, kept, len(selections) - len(kept), bytes_))
+        layers.append(blocks)
+    if whole:
+        bytes_[0] = trace.bytes
+    readouts = {i: s.readout for i, s in enumerate(selections) if s is not None and s.readout is not None}
+    for i, readout in readouts.items():
+        bytes_[i] += readout.bytes
+    return PromptCache(layers, bytes_, trace.n, readouts)
+
+
+def _whole(trace: Trace, index: int) -> Blocks:
+    keys, values = trace.padded[0][index], trace.padded[1][index]
+    heads, rows, d = keys.shape
+    block = block_rows(trace.n)
+    per_head = rows // block
+    positions = torch.arange(rows, dtype=torch.int32, device=keys.device)
+    positions = positions.masked_fill(positions >= trace.n, -1).view(per_head, block)
+    return Blocks(
+        0,
+        1,
+        keys.view(heads * per_head, block, d),
+        values.view(heads * per_head, block, d),
+        positions.repeat(heads, 1),
+        torch.arange(heads, dtype=torch.int32, device=keys.device).repeat_interleave(per_head),
+    )
+
+
+def _gathered(trace: Trace, index: int, selections, first: int, bytes_: list[int]) -> Blocks:
+    heads = trace.model.n_kv_heads
+    masks = torch.cat([s.mask[index] for s in selections]).to(trace.keys[index].device)
+    rows = kernels.gather_rows(trace.keys[index], trace.values[index], masks, block_rows(trace.n))
+    blocks = Blocks(first, len(selections), *rows)
+    held = torch.bincount(blocks.owner // heads, minlength=len(selections)).tolist()  # blocks a variant
+    for i, count in enumerate(held):
+        bytes_[first + i] += count * blocks.bytes // max(1, len(blocks.owner))
+    return blocks

@@ -1,0 +1,206 @@
+"""Decoding: many variants advance together.
+
+Linear layers run batched over the variants (the model's own code); attention runs over each variant's own
+ragged prompt entries and its own generated rows, merged exactly. Positions are tokens seen, never rows
+stored.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, field
+
+import torch
+
+from kvviz import kernels
+from kvviz.engine.cache import PromptCache
+from kvviz.engine.forward import forward
+from kvviz.errors import Cancelled
+from kvviz.models import Model
+
+_STEP_LOGITS = 64 * 2**20  # logits values held at once when several tokens are fed
+
+
+class Wave:
+    """Variants decoded together on one prompt cache.
+
+    The rows fed after the prompt (question, answer) form the *tail*: dense, the same length for all
+    variants of the wave, never evicted.
+    """
+
+    def __init__(
+        self, model: Model, cache: PromptCache, capacity: int, cancel: threading.Event | None = None
+    ):
+        self.model, self.cache, self.cancel = model, cache, cancel
+        self.size = len(cache.bytes)
+        self.length = 0  # rows in the tail
+        self.capacity = capacity
+        shape = (self.size, model.n_kv_heads, capacity, model.head_dim)
+        rows = [blocks[0].keys for blocks in cache.layers]  # the tail lies where the layer's rows lie
+        self.tail = [(k.new_zeros(shape), k.new_zeros(shape)) for k in rows]
+        self.tail_from = [0] * self.size  # tail rows before it are no longer in a variant's tail
+        self.watcher = None  # of eviction while decoding: told of queries and of tokens fed
+        self.recorded: dict[int, torch.Tensor] | None = None  # layer -> queries of variant 0, [Hq, T, d]
+
+    @property
+    def next_position(self) -> int:
+        """True position of the next token: tokens seen so far."""
+        return self.cache.n + self.length
+
+    def feed(self, tokens: torch.Tensor, keep: int = 0) -> torch.Tensor:
+        """Run tokens [V, T] after what was fed so far; float32 logits [V, keep or T, vocabulary]."""
+        v, t = tokens.shape
+        positions = torch.arange(self.next_position, self.next_position + t).expand(v, -1)
+        self._positions = positions.to(self.model.device)
+        logits = forward(self.model, tokens, positions, self._attend, keep)
+        self.length += t
+        if self.watcher is not None:
+            self.watcher.fed(t)
+        return logits.float()
+
+    def truncate(self, length: int) -> None:
+        """Forget tail rows from `length` on, so that other tokens can be fed instead."""
+        self.length = min(self.length, length)
+
+    def tail_rows(self, index: int, variant: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values of one variant's tail, [Hkv, length, d]."""
+        keys, values = self.tail[index]
+        return keys[variant, :, : self.length], values[variant, :, : self.length]
+
+    def _attend(self, index: int, query, key, value) -> torch.Tensor:
+        if self.cancel is not None and self.cancel.is_set():
+            raise Cancelled("Stopped while decoding.")
+        layer = self.model.layer(index)
+        t = query.shape[2]
+        keys, values = self.tail[index]
+        end = self.length + t
+        keys[:, :, self.length : end] = key
+        values[:, :, self.length : end] = value
+        if self.watcher is not None:
+            self.watcher.saw(index, query)
+        if self.recorded is not None:
+            self.recorded[index] = query[0].clone()
+        parts = [
+            kernels.ragged_attention(
+                query[b.first : b.first + b.count],
+                b.keys,
+                b.values,
+                b.positions,
+                b.owner,
+                self.model.n_kv_heads,
+                layer.scaling,
+                self._positions[b.first : b.first + b.count],
+                layer.window,
+            )
+            for b in self.cache.layers[index]
+        ]
+        prompt = tuple(torch.cat(side) if len(parts) > 1 else side[0] for side in zip(*parts))
+        begin = torch.tensor(self.tail_from, device=query.device) if any(self.tail_from) else None
+        tail = tail_attention(query, keys[:, :, :end], values[:, :, :end], layer, begin)
+        out, _ = kernels.merge_attention([prompt, tail], layer.sinks)
+        for variant, readout in self.cache.readouts.items():
+            out[variant] += readout.read(index, query[variant], self._positions[variant])
+        return out.to(query.dtype)
+
+
+def tail_attention(query, keys, values, layer, begin=None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Causal attention of the last T of S tail rows on the tail: float32 out [V, Hq, T, d], lse [V, Hq, T].
+
+    query [V, Hq, T, d]; keys, values [V, Hkv, S, d]; the rows are consecutive positions. begin [V]:
+    first tail row that each variant still holds there (None: all).
+    """
+    v, hq, t, d = query.shape
+    hkv, s = keys.shape[1:3]
+    grouped = query.float().reshape(v, hkv, -1, d) * layer.scaling  # [V, Hkv, g * T, d]
+    logits = (grouped @ keys.float().transpose(2, 3)).view(v, hkv, -1, t, s)
+    if t > 1 or layer.window is not None or begin is not None:
+        row = torch.arange(s - t, s, device=query.device)[:, None]
+        column = torch.arange(s, device=query.device)
+        hidden = column > row
+        if layer.window is not None:
+            hidden |= column <= row - layer.window
+        if begin is not None:
+            hidden = hidden | (column < begin[:, None, None, None, None])
+        logits = logits.masked_fill(hidden, float("-inf"))
+    lse = logits.logsumexp(-1)
+    p = (logits - lse[..., None]).exp()
+    out = p.flatten(2, 3) @ values.float()
+    return out.view(v, hq, t, d), lse.view(v, hq, t)
+
+
+@dataclass
+class Answer:
+    """Tokens generated by one variant so far; the end token is among them."""
+
+    token_ids: list[int] = field(default_factory=list)
+    finished: str = ""  # "stop token", "length" or "" while running
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """Greedy at temperature 0; otherwise softmax at `temperature` cut to the `top_p` mass."""
+
+    temperature: float = 0.0
+    top_p: float = 1.0
+    seed: int = 0
+
+
+def generate(
+    wave: Wave,
+    first_logits: torch.Tensor,
+    max_new_tokens: int,
+    stop_ids: frozenset[int],
+    sampling: Sampling = Sampling(),
+    answers: list[Answer] | None = None,
+) -> Generator[list[Answer], None, None]:
+    """Decode all variants of a wave, one token a step; yields the answers after every step.
+
+    first_logits  [V, vocabulary], what predicts each variant's first token.
+    """
+    answers = answers if answers is not None else [Answer() for _ in range(wave.size)]
+    generators = [torch.Generator().manual_seed(sampling.seed) for _ in answers]
+    logits = first_logits
+    for step in range(max_new_tokens):
+        tokens = _choose(logits, sampling, generators)
+        for answer, token in zip(answers, tokens.tolist()):
+            if answer.finished:
+                continue
+            answer.token_ids.append(token)
+            if token in stop_ids:
+                answer.finished = "stop token"
+            elif step == max_new_tokens - 1:
+                answer.finished = "length"
+        yield answers
+        if all(answer.finished for answer in answers):
+            return
+        logits = wave.feed(tokens[:, None], 1)[:, -1]
+
+
+def _choose(logits: torch.Tensor, sampling: Sampling, generators: list[torch.Generator]) -> torch.Tensor:
+    """Next token of every variant, int64 [V]. Each variant draws from its own generator, same seed."""
+    if sampling.temperature <= 0:
+        return logits.argmax(-1)
+    p = (logits.float() / sampling.temperature).softmax(-1).cpu()
+    ordered, ids = p.sort(-1, descending=True)
+    ordered[ordered.cumsum(-1) - ordered >= sampling.top_p] = 0  # the first token always stays
+    drawn = [torch.multinomial(row, 1, generator=g) for row, g in zip(ordered, generators)]
+    return ids.gather(-1, torch.stack(drawn)).squeeze(-1).to(logits.device)
+
+
+def feed_same(wave: Wave, token_ids: Sequence[int], every: bool) -> Generator[torch.Tensor, None, None]:
+    """Feed the same tokens to every variant, in pieces whose logits fit memory.
+
+    Yields float32 logits [V, T', vocabulary] of each piece; without `every`, only the last token's.
+    """
+    if not len(token_ids):
+        return
+    vocabulary = wave.model.hf.config.get_text_config().vocab_size
+    piece = max(1, min(512, _STEP_LOGITS // (vocabulary * wave.size))) if every else 512
+    start = 0
+    while start < len(token_ids):
+        # A cut of decode-time eviction falls between two pieces, where it would have fallen step by step.
+        room = piece if wave.watcher is None else min(piece, wave.watcher.room)
+        tokens = torch.as_tensor(token_ids[start : start + room], device=wave.model.device)
+        yield wave.feed(tokens.expand(wave.size, -1), 0 if every else 1)
+        start += room

@@ -1,0 +1,247 @@
+"""Change what was kept by hand and decode again, beside random changes of the same size as controls.
+
+    edited = try_edits(model, result, "snapkv", 0.2, [Edit("pin", 412, 417)])
+    edited.variants[0].text      # with tokens 412 to 416 pinned
+    edited.variants[1:]          # the controls
+
+Only such a pair may be read as cause and effect: what the controls do as well was not the edit's doing.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from kvviz.engine.run import compare_stream
+from kvviz.engine.trace import Trace, needs_of, prefill_steps
+from kvviz.errors import InputError
+from kvviz.methods import Method, parse_method
+from kvviz.models import Model
+from kvviz.results.comparison import Comparison
+from kvviz.types import Event, ModelInfo, Selection, Variant
+
+SEEDS = (0, 1, 2)  # of the controls
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Pin or evict tokens start to end (exclusive) in all layers and heads, one layer, or one head.
+
+    kind  "pin" or "evict"; layer and head None = all.
+    """
+
+    kind: str
+    start: int
+    end: int
+    layer: int | None = None
+    head: int | None = None
+
+
+def try_edits(
+    model: Model,
+    comparison: Comparison,
+    method: str,
+    budget: float | int,
+    edits: Sequence[Edit],
+    same_size: bool = True,
+    **further: Any,
+) -> Comparison:
+    """The comparison of one edited kept set: variants[0] is the edit, the others are its controls.
+
+    same_size  the cache keeps its size: pinning pushes out the lowest-scoring kept entries of the same
+               head, evicting lets in the highest-scoring dropped ones. Else it grows or shrinks.
+
+    Further settings (`trace`, `cancel`) are those of `try_edits_stream`.
+    """
+    result = None
+    for event in try_edits_stream(model, comparison, method, budget, edits, same_size, **further):
+        result = event.result
+    return result
+
+
+def try_edits_stream(
+    model: Model,
+    comparison: Comparison,
+    method: str,
+    budget: float | int,
+    edits: Sequence[Edit],
+    same_size: bool = True,
+    *,
+    trace: Trace | None = None,
+    cancel: threading.Event | None = None,
+) -> Iterator[Event]:
+    """The same as an iterator of events; the last one carries the result.
+
+    trace  of the same prompt, so that nothing is read again (with what the method needs).
+    """
+    c = comparison
+    variant = c.variant(method, budget)
+    if variant is None or variant.selection is None:
+        raise InputError("Choose a method and a budget that were decoded, then try again.")
+    check_edits(edits, c.model, c.n)
+    base = method.partition("+")[0]  # an edited set's own name is "method+edit1"
+    spec, _ = parse_method(base)
+    if trace is None:
+        needs = needs_of([base], {base: _options(c, base)}) if spec.readout else frozenset()
+        trace = yield from _read(model, c, needs, cancel)
+    made = c.settings
+    yield from compare_stream(
+        model,
+        c.prompt,
+        (),
+        (),
+        max_new_tokens=int(made.get("max_new_tokens") or 64),
+        expected=c.expected,
+        temperature=float(made.get("temperature") or 0.0),
+        top_p=float(made.get("top_p") or 1.0),
+        seed=int(made.get("seed") or 0),
+        selections=edited_selections(trace, spec, variant, edits, same_size),
+        trace=trace,
+        cancel=cancel,
+    )
+
+
+def _options(c: Comparison, method: str) -> dict[str, Any]:
+    return dict((c.settings.get("methods") or {}).get(method, {}).get("used") or {})
+
+
+def _read(model: Model, c: Comparison, needs, cancel) -> Iterator[Event]:
+    steps = prefill_steps(model, c.prompt, needs, cancel)
+    while True:
+        try:
+            done, total = next(steps)
+        except StopIteration as stop:
+            return stop.value
+        yield Event("prefill", f"Reading the document, {done:,} of {total:,} tokens", done, total)
+
+
+def check_edits(edits: Sequence[Edit], model: ModelInfo, n: int) -> None:
+    """InputError where an edit names something this run does not have."""
+    if not edits:
+        raise InputError("Choose tokens, then pin or evict them.")
+    for edit in edits:
+        if edit.kind not in ("pin", "evict"):
+            raise InputError(f"An edit pins or evicts; {edit.kind!r} is neither.")
+        if not 0 <= edit.start < edit.end <= n:
+            raise InputError(f"Choose tokens between 0 and {n - 1}.")
+        if edit.layer is not None and not 0 <= edit.layer < model.n_layers:
+            raise InputError(f"There is no layer {edit.layer}; the last one is {model.n_layers - 1}.")
+        if edit.head is not None and not 0 <= edit.head < model.n_kv_heads:
+            raise InputError(f"There is no KV head {edit.head}; the last one is {model.n_kv_heads - 1}.")
+
+
+def edited_selections(
+    trace: Trace, spec: Method, variant: Variant, edits: Sequence[Edit], same_size: bool
+) -> list[Selection]:
+    """The edited selection and one for each control, ready to be decoded."""
+    old = variant.selection
+    names = [("edit", f"{variant.label} + edit")]
+    names += [(f"control{seed}", f"Random control {seed}") for seed in SEEDS]
+    out = []
+    for (name, label), mask in zip(names, edited_masks(variant, edits, same_size, trace.model.info)):
+        rows = [torch.from_numpy(np.ascontiguousarray(layer)) for layer in mask]
+        stage = np.where(mask, np.asarray(old.stage), 0)
+        stage = np.where(mask & (stage == 0), 1, stage).astype(np.int8)
+        readout = None
+        if spec.readout is not None:  # what was evicted differs now, and so does what it left behind
+            readout = spec.readout(trace, rows, variant.entries, old.options)
+        out.append(
+            dataclasses.replace(
+                old,
+                method=f"{variant.method}+{name}",
+                label=label,
+                mask=rows,
+                budgets=torch.from_numpy(mask.sum(-1).astype(np.int64)),
+                stage=torch.from_numpy(stage),
+                notes=["Changed by hand."],
+                readout=readout,
+            )
+        )
+    return out
+
+
+def edited_masks(
+    variant: Variant, edits: Sequence[Edit], same_size: bool, model: ModelInfo
+) -> list[np.ndarray]:
+    """bool [L, Hkv, n]: the edited mask, then one for each control."""
+    s = variant.selection
+    kept = np.stack([np.asarray(m) for m in s.mask])
+    protected = np.broadcast_to(np.asarray(s.protected), kept.shape)
+    scores = np.stack([np.asarray(x) for x in s.scores]).astype(np.float32)
+    if not np.isfinite(scores).any():  # a method that goes by position: the newest count as best
+        scores = np.broadcast_to(np.arange(kept.shape[-1], dtype=np.float32), kept.shape)
+    held = _held(model, kept.shape[-1])
+    pinned, evicted = _wanted(edits, kept.shape)
+    pinned &= held[:, None]
+    changes = [(pinned, evicted)]
+    changes += [_control(kept, protected, pinned, evicted, held, seed) for seed in SEEDS]
+    return [_edited(kept, protected, scores, p, e, same_size) for p, e in changes]
+
+
+def _held(model: ModelInfo, n: int) -> np.ndarray:
+    """bool [L, n]: tokens that a layer's sliding window still reaches."""
+    held = np.ones((model.n_layers, n), bool)
+    for layer, window in enumerate(model.windows):
+        if window is not None:
+            held[layer, : max(0, n - window + 1)] = False
+    return held
+
+
+def _wanted(edits: Sequence[Edit], shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:
+    """(pinned, evicted); a later edit overrules an earlier one."""
+    pinned, evicted = np.zeros(shape, bool), np.zeros(shape, bool)
+    for edit in edits:
+        rows = slice(None) if edit.layer is None else slice(edit.layer, edit.layer + 1)
+        heads = slice(None) if edit.head is None else slice(edit.head, edit.head + 1)
+        place = (rows, heads, slice(edit.start, edit.end))
+        pinned[place], evicted[place] = edit.kind == "pin", edit.kind == "evict"
+    return pinned, evicted
+
+
+def _edited(
+    kept: np.ndarray,
+    protected: np.ndarray,
+    scores: np.ndarray,
+    pinned: np.ndarray,
+    evicted: np.ndarray,
+    same_size: bool,
+) -> np.ndarray:
+    """The mask after an edit. Neither protected nor pinned entries are pushed out."""
+    mask = (kept | pinned) & ~evicted
+    if not same_size:
+        return mask
+    order = np.where(np.isnan(scores), -np.inf, scores)
+    for layer, head in np.ndindex(mask.shape[:2]):
+        row = mask[layer, head]
+        extra = int(row.sum()) - int(kept[layer, head].sum())
+        if extra > 0:
+            free = np.flatnonzero(row & ~pinned[layer, head] & ~protected[layer, head])
+            row[free[np.argsort(order[layer, head, free], kind="stable")[:extra]]] = False
+        elif extra < 0:
+            free = np.flatnonzero(~row & ~evicted[layer, head])
+            free = free[np.isfinite(scores[layer, head, free])]
+            row[free[np.argsort(-order[layer, head, free], kind="stable")[:-extra]]] = True
+    return mask
+
+
+def _control(kept, protected, pinned, evicted, held, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """As many changes in the same heads, at random unprotected places outside the edit."""
+    rng = np.random.default_rng(seed)
+    other_pins, other_cuts = np.zeros_like(pinned), np.zeros_like(evicted)
+    touched = (pinned | evicted).any(axis=(0, 1))
+    for layer, head in np.ndindex(kept.shape[:2]):
+        now, free = kept[layer, head], ~protected[layer, head] & ~touched & held[layer]
+        for new, places, out in (
+            (pinned[layer, head] & ~now, free & ~now, other_pins),
+            (evicted[layer, head] & now, free & now, other_cuts),
+        ):
+            places = np.flatnonzero(places)
+            count = min(int(new.sum()), len(places))
+            out[layer, head, rng.choice(places, count, replace=False)] = True
+    return other_pins, other_cuts

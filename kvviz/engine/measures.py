@@ -1,0 +1,237 @@
+"""Measures: what an eviction did, from the definition.
+
+Output error is layer-local: at every layer the full run's own queries attend to the kept prompt rows and
+to all later rows, renormalised, and the change of each head's contribution o W_O is measured. What drifts
+from layer to layer is what KL shows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from kvviz.engine.trace import Trace
+
+
+def kl_divergence(full: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    """KL(full || other) in nats along the last axis of two logit tensors; never below 0."""
+    log_p, log_q = full.double().log_softmax(-1), other.double().log_softmax(-1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1).clamp_min(0)
+
+
+def first_difference(full: Sequence[int], other: Sequence[int]) -> int | None:
+    """Index of the first generated token that differs, None where the answers are the same."""
+    for index, (a, b) in enumerate(zip(full, other)):
+        if a != b:
+            return index
+    return None if len(full) == len(other) else min(len(full), len(other))
+
+
+def exact_match(answer: str, expected: str) -> bool:
+    """Same words after folding case, punctuation and spaces."""
+    return _words(answer) == _words(expected)
+
+
+def token_f1(answer: str, expected: str) -> float:
+    """Harmonic mean of word precision and recall, the usual question-answering F1."""
+    a, e = _words(answer), _words(expected)
+    if not a or not e:
+        return float(a == e)
+    common = sum(min(a.count(w), e.count(w)) for w in set(a))
+    return 2 * common / (len(a) + len(e))
+
+
+def _words(text: str) -> list[str]:
+    return "".join(c if c.isalnum() else " " for c in text.casefold()).split()
+
+
+def overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+    """Jaccard overlap of two kept sets a layer: bool [L, Hkv, n] twice -> float [L]; 1 for two empty sets."""
+    both = (a & b).sum((1, 2))
+    either = (a | b).sum((1, 2))
+    return np.where(either == 0, 1.0, both / np.maximum(either, 1))
+
+
+def span_holders(mask: np.ndarray, start: int, end: int) -> int:
+    """How many (layer, KV head) pairs hold every token of start .. end - 1. mask bool [L, Hkv, n]."""
+    return int(mask[:, :, start:end].all(-1).sum())
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Queries of the full run at which errors are measured, and the rows that come after the prompt.
+
+    queries  list over layers of [Hq, T, d], rotated; tail  list over layers of (keys, values)
+    [Hkv, S, d]. Query t is the row S - T + t of the tail: it sees the prompt and the tail up to itself.
+    """
+
+    queries: list[torch.Tensor]
+    tail: list[tuple[torch.Tensor, torch.Tensor]]
+
+    @property
+    def count(self) -> int:
+        return self.queries[0].shape[1]
+
+
+@dataclass
+class OutputError:
+    """Relative change of outputs, mean over the probe queries. l2, l1 float32 [L, Hq]; layer [L]."""
+
+    l2: np.ndarray
+    l1: np.ndarray
+    layer: np.ndarray
+
+
+class _LayerProbe:
+    """One layer's probe queries: unnormalised attention on prompt and tail, and the full output."""
+
+    def __init__(self, trace: Trace, probes: Probes, index: int):
+        layer = trace.model.layer(index)
+        self.keys, self.values = trace.keys[index].float(), trace.values[index].float()
+        hkv, n = self.keys.shape[:2]
+        query = probes.queries[index].float()
+        tail_keys, tail_values = (side.float() for side in probes.tail[index])
+        t, s = query.shape[1], tail_keys.shape[1]
+        self.group, self.t = query.shape[0] // hkv, t
+        rows = query.unflatten(0, (hkv, -1)).flatten(1, 2) * layer.scaling  # [Hkv, g * T, d]
+        on_prompt = rows @ self.keys.transpose(1, 2)  # [Hkv, g * T, n]
+        on_tail = rows @ tail_keys.transpose(1, 2)
+        self.positions = torch.arange(n + s - t, n + s, device=query.device)  # of the T queries
+        position = self.positions.repeat(self.group)[:, None]
+        tail_position = torch.arange(n, n + s, device=query.device)
+        on_tail = on_tail.masked_fill(tail_position > position, float("-inf"))
+        if layer.window is not None:
+            on_tail = on_tail.masked_fill(tail_position <= position - layer.window, float("-inf"))
+            seen = torch.arange(n, device=query.device)
+            on_prompt = on_prompt.masked_fill(seen <= position - layer.window, float("-inf"))
+        top = torch.maximum(on_prompt.amax(-1), on_tail.amax(-1))
+        rest = 0.0
+        if layer.sinks is not None:
+            sinks = layer.sinks.float().view(hkv, -1, 1).expand(-1, -1, t).flatten(1)
+            top = torch.maximum(top, sinks)
+            rest = (sinks - top).exp()
+        self.p = (on_prompt - top[..., None]).exp()  # [Hkv, g * T, n]
+        tail_p = (on_tail - top[..., None]).exp()
+        self.tail_mass = tail_p.sum(-1) + rest  # [Hkv, g * T]
+        self.tail_out = tail_p @ tail_values  # [Hkv, g * T, d]
+        self.mass = self.p.sum(-1) + self.tail_mass
+        self.full = (self.p @ self.values + self.tail_out) / self.mass[..., None]
+        self.w_o = layer.w_o.float()
+
+    def heads(self, out: torch.Tensor) -> torch.Tensor:
+        """[Hkv, g * T, d] -> [Hq, T, d]."""
+        return out.unflatten(1, (self.group, self.t)).flatten(0, 1)
+
+    def kept(self, mask: torch.Tensor) -> torch.Tensor:
+        """Output with only the kept prompt rows, [Hkv, g * T, d]. mask bool [Hkv, n]."""
+        out, mass = self.tail_out.clone(), self.tail_mass.clone()
+        for head, kept in enumerate(mask):
+            index = kept.nonzero()[:, 0]
+            p = self.p[head].index_select(1, index)
+            out[head] += p @ self.values[head].index_select(0, index)
+            mass[head] += p.sum(-1)
+        return out / mass[..., None].clamp_min(1e-30)
+
+
+def output_errors(
+    trace: Trace,
+    probes: Probes,
+    masks: Sequence[Sequence[torch.Tensor]],
+    readouts: Sequence[Any] | None = None,
+) -> Iterable[tuple[int, list[OutputError]]]:
+    """The errors of several kept sets (each a list over layers of bool [Hkv, n]), layer by layer.
+
+    readouts  one a kept set, or None: what the method adds to the kept entries' output.
+
+    Yields (layers done, errors so far) after each layer, so that a long run can show progress and stop;
+    the last item holds the complete result.
+    """
+    layers, hq = trace.model.n_layers, trace.model.n_query_heads
+    results = [
+        OutputError(
+            np.zeros((layers, hq), np.float32),
+            np.zeros((layers, hq), np.float32),
+            np.zeros(layers, np.float32),
+        )
+        for _ in masks
+    ]
+    for index in range(layers):
+        probe = _LayerProbe(trace, probes, index)
+        full = probe.heads(probe.full) @ probe.w_o  # [Hq, T, D]
+        full_l2, full_l1 = full.norm(dim=-1), full.abs().sum(-1)
+        full_layer = full.sum(0).norm(dim=-1)
+        for result, mask, readout in zip(results, masks, readouts or [None] * len(masks)):
+            kept = probe.kept(mask[index].to(probe.keys.device))
+            change = probe.heads(kept - probe.full)
+            if readout is not None:
+                change = change + readout.read(index, probes.queries[index], probe.positions)
+            change = change @ probe.w_o
+            result.l2[index] = _ratio(change.norm(dim=-1), full_l2)
+            result.l1[index] = _ratio(change.abs().sum(-1), full_l1)
+            result.layer[index] = _ratio(change.sum(0).norm(dim=-1), full_layer)
+        yield index + 1, results
+
+
+def _ratio(change: torch.Tensor, full: torch.Tensor) -> np.ndarray:
+    return (change / full.clamp_min(1e-12)).mean(-1).cpu().numpy()
+
+
+def token_effects(trace: Trace, probes: Probes) -> np.ndarray:
+    """Exact relative change of a head's contribution if one entry alone is removed: float32 [L, Hkv, n].
+
+    p / (1 - p) ||(o - v) W_O|| / ||o W_O||, mean over probe queries and the head's query group. For the
+    largest p of a query this is p ||(o' - v) W_O||, o' the output without the token, since o - v would
+    cancel where p is near 1.
+    """
+    model = trace.model
+    effects = np.zeros((model.n_layers, model.n_kv_heads, trace.n), np.float32)
+    for index in range(model.n_layers):
+        probe = _LayerProbe(trace, probes, index)
+        gram = probe.w_o @ probe.w_o.transpose(1, 2)  # [Hq, d, d]: ||x W_O||^2 = x G x
+        full = probe.heads(probe.full)
+        weights = probe.heads(probe.p)  # [Hq, T, n], unnormalised
+        tail = probe.heads(probe.tail_mass[..., None]).squeeze(-1)
+        tail_out = probe.heads(probe.tail_out)
+        for head in range(model.n_query_heads):
+            kv = head // probe.group
+            later = tail[head], tail_out[head]
+            effect = _removal(weights[head], *later, full[head], probe.values[kv], gram[head])
+            effects[index, kv] += effect.cpu().numpy() / probe.group
+    return effects
+
+
+def _removal(p, tail, tail_out, o, values, gram) -> torch.Tensor:
+    """Mean over queries of the relative effect of removing each row -> [n].
+
+    p [T, n] unnormalised weights, tail [T] and tail_out [T, d] the mass of later rows and their weighted
+    values on the same scale, o [T, d].
+    """
+    og, vg = o @ gram, values @ gram
+    size = (og * o).sum(-1).clamp_min(1e-24)  # ||o W||^2, [T]
+    square = (size[:, None] - 2 * og @ values.T + (vg * values).sum(-1)).clamp_min(0)
+    left = (tail + p.sum(-1))[:, None] - p  # what remains without the row; exact unless it dominates
+    row = torch.arange(len(p), device=p.device)
+    top = p.argmax(-1)
+    others = p.clone()
+    others[row, top] = 0
+    rest = others.sum(-1) + tail
+    left[row, top] = rest + p[row, top]
+    gap = (others @ values + tail_out) / rest.clamp_min(1e-30)[:, None] - values[top]
+    square[row, top] = ((gap @ gram) * gap).sum(-1).clamp_min(0)
+    return (p / left.clamp_min(1e-30) * (square / size[:, None]).sqrt()).mean(0)
+
+
+def cone_statistics(vectors: torch.Tensor) -> tuple[float, float]:
+    """For vectors [m, d] (single-token changes of the evicted set): ||sum|| / sum of norms, and the
+    smallest cosine between a vector and the sum. (1, 1) for parallel vectors; nan for an empty set."""
+    if len(vectors) == 0:
+        return float("nan"), float("nan")
+    total = vectors.sum(0)
+    norms = vectors.norm(dim=-1)
+    ratio = float(total.norm() / norms.sum().clamp_min(1e-30))
+    cosine = (vectors @ total) / (norms * total.norm()).clamp_min(1e-30)
+    return ratio, float(cosine.min())

@@ -1,0 +1,286 @@
+"""Taking results along: CSV, strict JSON, kept masks, Python lines, a self-contained report."""
+
+from __future__ import annotations
+
+import csv as csv_format
+import dataclasses
+import html
+import importlib.metadata
+import io
+import json as json_format
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from kvviz.figures.effect import effect_map_figure, effect_scatter_figure, effect_table
+from kvviz.figures.kept import kept_figure, kept_table, versus_figure, versus_table
+from kvviz.figures.palette import resolve
+from kvviz.figures.sweep import sweep_figure, sweep_table
+from kvviz.results import words as text
+from kvviz.results.answers import all_answers_table
+from kvviz.results.comparison import Comparison
+from kvviz.results.finding import caution, finding
+from kvviz.results.formats import finite_or_none
+from kvviz.results.kept import head_counts
+from kvviz.results.table import Table
+
+_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+
+
+def csv(table: Table) -> str:
+    """All rows of a table. Text that a spreadsheet would run as a formula is quoted with '."""
+    out = io.StringIO()
+    columns = table.columns()
+    writer = csv_format.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    lists = [v.tolist() if isinstance(v, np.ndarray) else v for v in columns.values()]
+    for row in zip(*lists):
+        writer.writerow([_cell(value) for value in row])
+    return out.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    value = finite_or_none(value)
+    if isinstance(value, str) and value.startswith(_FORMULA):
+        return "'" + value
+    return "" if value is None else value
+
+
+def json(table: Table) -> str:
+    """All rows of a table as strict JSON: {"columns": [names], "rows": [[values]]}."""
+    columns = table.columns()
+    lists = [v.tolist() if isinstance(v, np.ndarray) else v for v in columns.values()]
+    rows = [[finite_or_none(value) for value in row] for row in zip(*lists)]
+    content = {"columns": list(columns), "rows": rows}
+    return json_format.dumps(content, allow_nan=False, ensure_ascii=False)
+
+
+def _version() -> str:
+    try:
+        return importlib.metadata.version("kvviz")
+    except importlib.metadata.PackageNotFoundError:
+        return "unknown"
+
+
+def masks_npz(c: Comparison) -> bytes:
+    """Every decoded variant's kept mask as an .npz, with a manifest that says what each one is.
+
+    `mask_<i>` is uint8 [L, Hkv, ceil(n / 8)]; the manifest (JSON text) holds model, versions,
+    settings, seed and how to unpack.
+    """
+    arrays: dict[str, np.ndarray] = {"input_ids": np.asarray(c.prompt.input_ids)}
+    variants = []
+    for index, v in enumerate(c.variants):
+        if v.selection is None:
+            continue
+        name = f"mask_{index}"
+        stacked = np.stack([np.asarray(row) for row in v.selection.mask])
+        arrays[name] = np.packbits(stacked, axis=-1)
+        variants.append(
+            {
+                "array": name,
+                "method": v.method,
+                "label": v.label,
+                "budget": v.budget,
+                "entries": v.entries,
+                "options": v.options,
+            }
+        )
+    manifest = {
+        "kvviz": _version(),
+        "model": dataclasses.asdict(c.model),
+        "n": c.n,
+        "shape": [c.model.n_layers, c.model.n_kv_heads, c.n],
+        "unpack": "np.unpackbits(mask, axis=-1, count=n).astype(bool)",
+        "numpy": np.__version__,
+        "settings": c.settings,
+        "seed": c.settings.get("seed"),
+        "marks": [dataclasses.asdict(m) for m in c.marks],
+        "variants": variants,
+    }
+    arrays["manifest"] = np.array(_strict(manifest))
+    out = io.BytesIO()
+    np.savez_compressed(out, **arrays)
+    return out.getvalue()
+
+
+def _strict(value: Any) -> str:
+    return json_format.dumps(_plain(value), allow_nan=False, ensure_ascii=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set):
+        return [_plain(item) for item in value]
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    value = finite_or_none(value)
+    return value if isinstance(value, str | int | float | bool | None) else str(value)
+
+
+def python_lines(c: Comparison) -> str:
+    """Lines that run this comparison again: model, document, question, every setting."""
+    p, s = c.prompt, c.settings
+    options = {
+        method: own["own"]
+        for method, own in (s.get("methods") or {}).items()
+        if isinstance(own, dict) and own.get("own")
+    }
+    arguments = [
+        "model",
+        "prompt",
+        f"methods={[m for m in c.methods if '+' not in m]!r}",  # edited sets follow below
+        f"budgets={[*dict.fromkeys(v.budget for v in c.variants if '+' not in v.method)]!r}",
+    ]
+    if "max_new_tokens" in s:
+        arguments.append(f"max_new_tokens={s['max_new_tokens']!r}")
+    if "measures" in s:
+        arguments.append(f"measures={tuple(s['measures'])!r}")
+    if options:
+        arguments.append(f"options={options!r}")
+    if c.expected:
+        arguments.append(f"expected={c.expected!r}")
+    if s.get("controlled"):
+        arguments.append("controlled=True")
+    if s.get("temperature"):
+        arguments.append(f"temperature={s['temperature']!r}")
+        arguments.append(f"top_p={s.get('top_p', 1.0)!r}")
+        arguments.append(f"seed={s.get('seed', 0)!r}")
+    if s.get("evict_every"):
+        arguments.append(f"evict_every={s['evict_every']!r}")
+    if c.lenses:
+        arguments.append("lenses=True")
+    joined = "".join(f"    {argument},\n" for argument in arguments)
+    return (
+        "import kvviz\n"
+        "\n"
+        f"document = {ascii(p.document)}\n"
+        f"question = {ascii(p.question)}\n"
+        "\n"
+        f"model = kvviz.load_model({c.model.id!r}, dtype={c.model.dtype!r})\n"
+        "prompt = kvviz.build_prompt(\n"
+        f"    model, document=document, question=question, system={ascii(p.system)}, "
+        f"protocol={p.protocol!r}\n"
+        ")\n"
+        f"result = kvviz.compare(\n{joined})\n"
+        f"print(result.to_frame())\n{_edit_lines(c)}"
+    )
+
+
+def _edit_lines(c: Comparison) -> str:
+    """Edits of the run's "Try it", each with its controls."""
+    tried = [item for item in c.settings.get("edits") or [] if isinstance(item, dict)]
+    if not tried:
+        return ""
+    lines = ["", "from kvviz.engine.experiment import Edit, try_edits", ""]
+    for item in tried:
+        edits = ", ".join(
+            f"Edit({e['kind']!r}, {e['start']}, {e['end']}, {e['layer']}, {e['head']})" for e in item["edits"]
+        )
+        lines += [
+            "edited = try_edits(",
+            f"    model, result, {item['method']!r}, {item['budget']!r}, [{edits}], "
+            f"same_size={bool(item['same_size'])}",
+            ")",
+            "print(edited.to_frame())",
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def figure_json(figure: go.Figure, theme: str = "light") -> str:
+    """A figure with its colours resolved, as strict JSON that may stand inside a <script>."""
+    plain = resolve(json_format.loads(figure.to_json()), theme)
+    written = json_format.dumps(plain, allow_nan=False)
+    return written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def report_html(
+    c: Comparison,
+    plotly_js: str,
+    a: str | None = None,
+    b: str | None = None,
+    k: float | int | None = None,
+) -> str:
+    """One page that needs nothing else: finding, answers, maps, errors, sweep, Python lines.
+
+    plotly_js  the text of plotly.js. Without a choice: the first two methods at the smallest
+    decoded budget.
+    """
+    methods = c.methods
+    a = methods[0] if a is None else a
+    b = next((m for m in methods if m != a), None) if b is None else b
+    k = c.budgets[-1] if k is None else k
+    figures = _report_figures(c, a, b, k)
+    lines = "".join(f"<p>{html.escape(line)}</p>" for line in finding(c, a, b, k))
+    plots, scripts = [], []
+    for index, figure in enumerate(figures):
+        guide = html.escape(figure.layout.meta["guide"])
+        label = html.escape(figure.layout.meta["summary"], quote=True)
+        plots.append(
+            f'<figure><div id="plot{index}" role="img" aria-label="{label}"></div>'
+            f"<figcaption>{guide}</figcaption></figure>"
+        )
+        scripts.append(f"draw('plot{index}', {figure_json(figure)});")
+    title = f"kvviz: {c.model.id}, {text.count(c.n)} tokens, {text.budget_name(c, k)} kept"
+    library = plotly_js.replace("</script", "<\\/script")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>\n"
+        f"<h1>{html.escape(title)}</h1>\n<section>{lines}"
+        f"<p class=muted>{html.escape(caution(c, a))}</p></section>\n"
+        f"<h2>Answers</h2>{_answers_html(c)}\n"
+        f"{''.join(plots)}\n"
+        f"<h2>Question</h2><pre>{html.escape(c.prompt.question)}</pre>\n"
+        f"<h2>Document</h2><pre>{html.escape(c.prompt.document)}</pre>\n"
+        f"<h2>Run it again</h2><pre>{html.escape(python_lines(c))}</pre>\n"
+        f"<script>{library}</script>\n"
+        "<script>function draw(id, f) {Plotly.newPlot(id, f.data, f.layout, "
+        "{responsive: true, displaylogo: false});}\n"
+        f"{chr(10).join(scripts)}</script>\n</body></html>\n"
+    )
+
+
+_STYLE = (
+    "body{font:16px/1.5 system-ui,sans-serif;max-width:1200px;margin:2rem auto;padding:0 1rem;"
+    "color:#1D2B3A}figure{margin:2rem 0}figcaption,.muted{color:#5B6673}"
+    "pre{white-space:pre-wrap;overflow-wrap:anywhere}table{border-collapse:collapse}"
+    "td,th{border:1px solid #E6E9ED;padding:.3rem .6rem;text-align:left}"
+)
+
+
+def _report_figures(c: Comparison, a: str, b: str | None, k) -> list[go.Figure]:
+    """What can be drawn from this run; a view without its data is left out."""
+    figures = []
+    for side, method in (("A", a), ("B", b)):
+        if method is not None and head_counts(c, method, k) is not None:
+            figures.append(kept_figure(kept_table(c, method, k), side))
+    if b is not None and len(figures) == 2:
+        figures.append(versus_figure(versus_table(c, a, b, k)))
+    effect = effect_table(c, a, b, k)
+    if effect.a is not None:
+        figures.append(effect_map_figure(effect, "a"))
+        if effect.b is not None:
+            figures += [effect_map_figure(effect, "b"), effect_scatter_figure(effect)]
+    kl = sweep_table(c, "kl", a, b)
+    if any(v is not None for s in kl.series for v in s.value):
+        figures.append(sweep_figure(kl, c.share(k)))
+    return figures
+
+
+def _answers_html(c: Comparison) -> str:
+    table = all_answers_table(c)
+    rows = []
+    answers = [c.full.text, *(_text_of(c, m, k) for m, k in zip(table.method[1:], table.budget[1:]))]
+    for row, answer in zip(table.rows(None), answers):
+        cells = [row["label"], row["budget_words"], answer, row["verdict"], text.kl(row["kl"])]
+        rows.append("".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells))
+    head = "<tr><th>method<th>budget<th>answer<th>expected answer<th>KL</tr>"
+    return f"<table>{head}{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+
+def _text_of(c: Comparison, method: str, k: float | int) -> str:
+    variant = c.variant(method, k)
+    return "" if variant is None else variant.text

@@ -1,0 +1,124 @@
+"""Codes of map cells: a share in steps, and the states that are not a share.
+
+A cell stands for several entries (heads x tokens). Codes 0 to 10 are the share kept: 0 only if
+none is, 10 only if all are. The states above them have a colour, a pattern and a legend row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from kvviz.figures.kit import legend_entry, patches
+from kvviz.figures.palette import RAMP_STEPS
+from kvviz.results.comparison import Comparison
+from kvviz.results.kept import Bins
+
+EVICTED, KEPT = 0, RAMP_STEPS
+PROTECTED, OUTSIDE, UNSCORED = RAMP_STEPS + 1, RAMP_STEPS + 2, RAMP_STEPS + 3
+COLOURS = [f"ramp-{i}" for i in range(RAMP_STEPS + 1)] + ["protected", "outside", "unscored"]
+NAMES = {
+    EVICTED: "evicted",
+    KEPT: "kept by all",
+    PROTECTED: "kept by rule",
+    OUTSIDE: "outside the sliding window",
+    UNSCORED: "not scored",
+}
+
+
+def share_codes(share: np.ndarray, square_root: bool = False) -> np.ndarray:
+    """Shares 0 to 1 (NaN counts as 0) as codes 0 to 10, uint8, on a linear or square-root scale."""
+    share = np.nan_to_num(share)
+    value = np.sqrt(share) if square_root else share
+    between = 1 + np.floor(value * (RAMP_STEPS - 1)).clip(0, RAMP_STEPS - 2)
+    code = np.where(share <= 0, EVICTED, np.where(share >= 1, KEPT, between))
+    return code.astype(np.uint8)
+
+
+def share_ticks(square_root: bool = False) -> dict[int, str]:
+    """Colour bar labels of the share codes: true values, whatever the scale."""
+    middle = "25%" if square_root else "50%"
+    return {EVICTED: "none", (RAMP_STEPS // 2): middle, KEPT: "all"}
+
+
+def cell_codes(
+    share: np.ndarray,
+    entries: np.ndarray,
+    kept: np.ndarray,
+    protected: np.ndarray,
+    outside: np.ndarray,
+    unscored: np.ndarray,
+    square_root: bool = False,
+) -> np.ndarray:
+    """Codes of cells from counts (all of one shape): a state only where it fills the whole cell."""
+    code = share_codes(share, square_root)
+    code[(entries > 0) & (protected == entries)] = PROTECTED
+    code[(kept == 0) & (unscored > 0) & (unscored + outside == entries)] = UNSCORED
+    code[outside == entries] = OUTSIDE
+    return code
+
+
+def state_traces(code: np.ndarray, b: Bins) -> list[dict[str, Any]]:
+    """Hatch and dots over cells in a special state, and one legend row for each state present."""
+    present = {int(v) for v in np.unique(code)}
+    traces = []
+    if EVICTED in present:
+        traces.append(legend_entry(NAMES[EVICTED], "evicted"))
+    if KEPT in present:
+        traces.append(legend_entry(NAMES[KEPT], "kept"))
+    if PROTECTED in present:
+        traces.append(legend_entry(NAMES[PROTECTED], "protected"))
+    for state, fill, line, pattern in (
+        (OUTSIDE, "outside", "outside-line", "/"),
+        (UNSCORED, "unscored", "unscored-line", "."),
+    ):
+        if state in present:
+            x0, dx = centre(b)
+            traces += patches(code == state, x0, dx, NAMES[state], fill, line, pattern)
+    return traces
+
+
+def centre(b: Bins) -> tuple[float, float]:
+    """Middle of the first column and distance of columns, in tokens."""
+    return b.x0 + (b.size - 1) / 2, float(b.size)
+
+
+def unscored_layers(
+    c: Comparison, method: str, k: float | int, x0: int, x1: int
+) -> Iterator[np.ndarray] | None:
+    """Entries without a score, layer by layer bool [Hkv, x1 - x0]; None if the method has no scores.
+
+    A method that gives no score anywhere (it goes by position) leaves nothing "not scored". The
+    scores stored for the slider are those of the largest budget: what was protected there and so
+    had no score may well have had one here, and is not counted.
+    """
+    variant = c.variant(method, k)
+    if variant is not None and variant.selection is not None:
+        layers, protected = variant.selection.scores, None
+    elif method in c.scores:
+        layers = c.scores[method]
+        largest = max((v.budget for v in c.variants if v.method == method), key=c.share)
+        protected = c.protected(method, largest)
+    else:
+        return None
+    arrays = [np.asarray(layer) for layer in layers]
+    if not any(_any_number(a) for a in arrays):
+        return None
+    blanks = (np.isnan(a[:, x0:x1]) for a in arrays)
+    if protected is None:
+        return blanks
+    return (blank & ~protected[i, :, x0:x1] for i, blank in enumerate(blanks))
+
+
+def _any_number(scores: np.ndarray) -> bool:
+    # A look at a few columns answers for nearly every method; the full pass is for the rest.
+    return not np.isnan(scores[:, :64]).all() or not np.isnan(scores).all()
+
+
+def layer_ticks(labels: dict[int, str], layers: int, most: int = 10) -> tuple[list[int], list[str]]:
+    """Tick positions and texts for layers: evenly spaced, and always those with a label."""
+    step = max(1, -(-layers // most))
+    shown = [i for i in range(layers) if i % step == 0 or i in labels]
+    return shown, [f"{i} {labels[i]}" if i in labels else str(i) for i in shown]

@@ -1,0 +1,1 @@
+"""What a run found, on numpy alone: kept sets, tables, words. Opens without torch."""

@@ -1,0 +1,198 @@
+"""The answers side by side: what each said, how it differs from the full cache, right or wrong."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvviz.results import words as text
+from kvviz.results.comparison import Comparison, mean_kl
+from kvviz.results.table import Table
+from kvviz.results.verdict import contains_expected
+from kvviz.types import Variant
+
+VERDICTS = {"right": "contains the expected answer", "wrong": "does not contain it", "": ""}
+
+
+@dataclass(frozen=True)
+class Card:
+    """One answer.
+
+    words       (text, differs from the full cache) in reading order, spaces included; never HTML.
+    verdict     "right", "wrong" or "" where no answer is expected.
+    grey        the verdict is moot because the full cache lacks the expected answer itself.
+    decoded_at  the budget whose answer is shown, None where none was decoded.
+    banner      said above an answer of another budget, else "".
+    """
+
+    role: str
+    label: str
+    words: list[tuple[str, bool]]
+    kl_line: str
+    budget_line: str
+    verdict: str
+    verdict_words: str
+    decoded_at: float | int | None
+    banner: str = ""
+    grey: bool = False
+
+
+def verdict(answer: str, expected: str | None) -> str:
+    """ "right", "wrong", or "" without an expected answer."""
+    if not expected or not expected.strip():
+        return ""
+    return "right" if contains_expected(answer, expected) else "wrong"
+
+
+def differing_words(answer: str, full: str) -> list[tuple[str, bool]]:
+    """`answer` in pieces; True marks whole words that the full answer does not have there."""
+    pieces = re.findall(r"\S+|\s+", answer)
+    words = [i for i, piece in enumerate(pieces) if not piece.isspace()]
+    matcher = difflib.SequenceMatcher(None, [pieces[i] for i in words], full.split(), autojunk=False)
+    differs = dict.fromkeys(words, True)
+    for block in matcher.get_matching_blocks():
+        for offset in range(block.size):
+            differs[words[block.a + offset]] = False
+    return [(piece, differs.get(i, False)) for i, piece in enumerate(pieces)]
+
+
+def shown_variant(c: Comparison, method: str, k: float | int) -> Variant | None:
+    """The answer at this budget, or the one at the nearest decoded budget (as a factor)."""
+    exact = c.variant(method, k)
+    if exact is not None:
+        return exact
+    decoded = [v for v in c.variants if v.method == method]
+    asked = math.log(c.share(k))
+    return min(decoded, key=lambda v: abs(math.log(c.share(v.budget)) - asked), default=None)
+
+
+def difference_words(v: Variant, full: Variant) -> str:
+    """ "differs from token 5" or "same tokens as the full cache"."""
+    if v.first_difference is None and v.token_ids == full.token_ids:
+        return "same tokens as the full cache"
+    at = first_difference(v, full)
+    return f"differs from token {at}"
+
+
+def first_difference(v: Variant, full: Variant) -> int | None:
+    """Index of the first generated token that is not the full cache's, None where all are equal."""
+    if v.first_difference is not None:
+        return int(v.first_difference)
+    if v.token_ids == full.token_ids:
+        return None
+    pairs = zip(v.token_ids, full.token_ids)
+    shorter = min(len(v.token_ids), len(full.token_ids))
+    return next((i for i, (x, y) in enumerate(pairs) if x != y), shorter)
+
+
+def kl_line(c: Comparison, v: Variant) -> str:
+    """ "KL 0.21 nats/token (largest 1.4 at token 5) · differs from token 5"."""
+    said = difference_words(v, c.full)
+    mean = mean_kl(v.kl, c.prompt.protocol)
+    if mean is None:
+        return said
+    worst = int(np.argmax(v.kl))
+    largest = text.kl_number(float(v.kl[worst]))
+    return f"KL {text.kl(mean)} (largest {largest} at token {worst}) · {said}"
+
+
+def answer_cards(
+    c: Comparison, a: str, b: str | None, k: float | int, expected: str | None = None
+) -> list[Card]:
+    """Cards for the full cache, A and B (if given) at budget k."""
+    expected = c.expected if expected is None else expected
+    full_verdict = verdict(c.full.text, expected)
+    grey = full_verdict == "wrong"
+    cards = [
+        Card(
+            role="full",
+            label="Full cache",
+            words=[(piece, False) for piece in re.findall(r"\S+|\s+", c.full.text)],
+            kl_line="",
+            budget_line=text.mb(c.bytes_full),
+            verdict=full_verdict,
+            verdict_words=VERDICTS[full_verdict],
+            decoded_at=1.0,
+            grey=grey,
+        )
+    ]
+    for side, method in (("a", a), ("b", b)):
+        if method is not None:
+            cards.append(_card(c, side, method, k, expected, grey))
+    return cards
+
+
+def _card(c: Comparison, side: str, method: str, k, expected: str | None, grey: bool) -> Card:
+    label = text.label(c, method)
+    v = shown_variant(c, method, k)
+    budget_line = text.budget_triple(c, method, k)
+    if v is None:
+        banner = f"Not decoded at {text.budget_name(c, k)}."
+        return Card(side, label, [], "", budget_line, "", "", None, banner, grey)
+    banner = ""
+    if c.variant(method, k) is None:
+        asked, shown = text.budget_name(c, k), text.budget_name(c, v.budget)
+        banner = f"Not decoded at {asked}. Shown: the answer at {shown}."
+    judged = verdict(v.text, expected)
+    return Card(
+        role=side,
+        label=label,
+        words=differing_words(v.text, c.full.text),
+        kl_line=kl_line(c, v),
+        budget_line=budget_line,
+        verdict=judged,
+        verdict_words=VERDICTS[judged],
+        decoded_at=v.budget,
+        banner=banner,
+        grey=grey,
+    )
+
+
+@dataclass(frozen=True)
+class AnswersTable(Table):
+    """Every decoded answer: method and budget, sign, first 40 characters, mean KL."""
+
+    method: list[str]
+    label: list[str]
+    budget: list[float | int]
+    share: list[float]
+    verdict: list[str]
+    text: list[str]
+    kl: list[float | None]
+    difference: list[str]
+    budget_words: list[str]
+
+    def columns(self):
+        """See `Table.columns`."""
+        return dict(vars(self))
+
+
+def all_answers_table(c: Comparison, expected: str | None = None) -> AnswersTable:
+    """Methods x decoded budgets, the full cache first."""
+    expected = c.expected if expected is None else expected
+    order = {m: i for i, m in enumerate(c.methods)}
+    answers = sorted(c.variants, key=lambda v: (order[v.method], -c.share(v.budget)))
+    answers = [c.full, *answers]
+    return AnswersTable(
+        method=[v.method for v in answers],
+        label=[v.label if v is c.full else text.label(c, v.method) for v in answers],
+        budget=[v.budget for v in answers],
+        share=[1.0 if v is c.full else c.share(v.budget) for v in answers],
+        verdict=[verdict(v.text, expected) for v in answers],
+        text=[_start(v.text) for v in answers],
+        kl=[None if v is c.full else mean_kl(v.kl, c.prompt.protocol) for v in answers],
+        difference=["" if v is c.full else difference_words(v, c.full) for v in answers],
+        budget_words=[
+            text.mb(c.bytes_full) if v is c.full else text.budget_triple(c, v.method, v.budget)
+            for v in answers
+        ],
+    )
+
+
+def _start(answer: str, limit: int = 40) -> str:
+    words = " ".join(answer.split())
+    return words if len(words) <= limit else words[: limit - 1] + "…"

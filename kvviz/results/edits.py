@@ -1,0 +1,85 @@
+"""An edit beside its random controls: rows of answers, and one sentence that claims no more than they do.
+
+Edits are `kvviz.engine.experiment.Edit`; answers are the edit's variant, then those of its controls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from kvviz.results import words as text
+from kvviz.results.answers import verdict
+from kvviz.results.comparison import Comparison, mean_kl
+from kvviz.types import Variant
+
+
+def report(c: Comparison, before: Variant, tried: Sequence[Variant], edits: Sequence[Any]) -> dict[str, Any]:
+    """{"rows": one an answer, "sentence": the outcome} as plain values, stored with a run."""
+    names = ["After the edit", *(f"Random control {number}" for number in range(len(tried) - 1))]
+    rows = [_row(c, "Before", before), *(_row(c, n, v) for n, v in zip(names, tried))]
+    return {"rows": rows, "sentence": sentence(c, before, tried, edits)}
+
+
+def _row(c: Comparison, name: str, v: Variant) -> dict[str, Any]:
+    held, error = "", v.output_error
+    if c.marks:
+        mark = c.marks[0]
+        kept = np.stack([np.asarray(m) for m in v.selection.mask])[:, :, mark.start : mark.end]
+        held = f"{mark.name} in {int(kept.all(axis=-1).sum())} of {kept.shape[0] * kept.shape[1]}"
+    return {
+        "name": name,
+        "text": v.text,
+        "verdict": verdict(v.text, c.expected),
+        "kl": text.kl(mean_kl(v.kl, c.prompt.protocol)),
+        "error": text.MISSING if error is None else text.relative_error(float(np.nanmedian(error))),
+        "held": held,
+    }
+
+
+def sentence(c: Comparison, before: Variant, tried: Sequence[Variant], edits: Sequence[Any]) -> str:
+    """The outcome beside its controls; the only place where a change may be called a change."""
+    kinds = {edit.kind for edit in edits}
+    doing, noun = {"pin": ("pinning", "pins"), "evict": ("evicting", "evictions")}.get(
+        kinds.pop() if len(kinds) == 1 else "", ("editing", "edits")
+    )
+    what, controls = what_words(c, edits), len(tried) - 1
+    if not c.expected:
+        same = [v.token_ids == c.full.token_ids for v in tried]
+        said = "is the full cache's, token for token" if same[0] else "differs from the full cache's"
+        return (
+            f"After {doing} {what}, the answer {said}; with random {noun} it was the same as the "
+            f"full cache's in {sum(same[1:])} of {controls}."
+        )
+    right = [verdict(v.text, c.expected) == "right" for v in tried]
+    was = verdict(before.text, c.expected) == "right"
+    by_chance = sum(right[1:])
+    if doing == "pinning" and not right[0] and not was:
+        return f"Pinning {what} did not bring the answer back: what was lost lies elsewhere."
+    state = "contains" if right[0] else "no longer contains" if was else "does not contain"
+    said = (
+        f"After {doing} {what}, the answer {state} '{c.expected}'; with random {noun} it did in "
+        f"{by_chance} of {controls}."
+    )
+    if was and right[0]:
+        said += " It did before the edit as well."
+    elif right[0] and by_chance == controls:
+        said += f" Random {noun} do it as well, so this does not single out {what}."
+    return said
+
+
+def what_words(c: Comparison, edits: Sequence[Any]) -> str:
+    """ "M1 in all heads", "tokens 4 to 9 and 1 more in layer 7"."""
+    first = edits[0]
+    name = next((m.name for m in c.marks if (m.start, m.end) == (first.start, first.end)), "")
+    if not name:
+        one = first.end - first.start == 1
+        name = f"token {first.start}" if one else f"tokens {first.start} to {first.end - 1}"
+    more = f" and {len(edits) - 1} more" if len(edits) > 1 else ""
+    if first.layer is None:
+        where = "all heads" if first.head is None else f"KV head {first.head} of every layer"
+    else:
+        where = text.place(first.layer, first.head)
+    return f"{name}{more} in {where}"

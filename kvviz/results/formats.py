@@ -1,0 +1,149 @@
+"""How numbers, budgets and places are written, everywhere in the same way."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from kvviz.results.comparison import Comparison
+
+MISSING = "–"
+
+
+def _half_up(x: float) -> int:
+    return math.floor(x + 0.5)
+
+
+def _finite(x: float | None) -> bool:
+    return x is not None and math.isfinite(x)
+
+
+def share(x: float | None) -> str:
+    """ "20%"; one decimal below 2%; never "0%" for something, nor "100%" for less than all."""
+    if not _finite(x):
+        return MISSING
+    percent = 100 * x
+    if 0 < percent < 0.05:
+        return "<0.1%"
+    if 99.5 <= percent < 100 - 1e-9:
+        return ">99%"
+    if 0 < percent < 2:
+        tenths = _half_up(percent * 10) / 10
+        return f"{tenths:.1f}%" if tenths < 2 else "2%"
+    return f"{_half_up(percent)}%"
+
+
+def share_of(part: int, whole: int) -> str:
+    """A share as percent, or as counts where there are fewer than 20 cases."""
+    if whole < 20:
+        return f"{count(part)} of {count(whole)}"
+    return share(part / whole)
+
+
+def count(x: float | None) -> str:
+    """ "1,024"."""
+    return f"{_half_up(x):,}" if _finite(x) else MISSING
+
+
+def mb(size: float | None) -> str:
+    """Bytes as "9.4 MB" (1 MB = 1,000,000 bytes)."""
+    return f"{size / 1e6:,.1f} MB" if _finite(size) else MISSING
+
+
+def kl_number(x: float | None) -> str:
+    """Two significant digits, "<0.001" below that."""
+    if not _finite(x):
+        return MISSING
+    if x < 0.001:
+        return "<0.001"
+    digits = max(0, 1 - math.floor(math.log10(x)))
+    if float(f"{x:.{digits}f}") >= 10 ** (2 - digits):  # 0.0999 rounds into the next decade
+        digits = max(0, digits - 1)
+    return f"{x:.{digits}f}" if digits else f"{int(float(f'{x:.2g}')):,}"
+
+
+def kl(x: float | None) -> str:
+    """ "0.21 nats/token"."""
+    return f"{kl_number(x)} nats/token" if _finite(x) else MISSING
+
+
+def relative_error(x: float | None) -> str:
+    """ "18%"; ">1,000%" above ten times the original."""
+    if not _finite(x):
+        return MISSING
+    if x > 10:
+        return ">1,000%"
+    if 0 < x < 0.0005:
+        return "<0.1%"
+    if 0 < x < 0.02:
+        return share(x)
+    return f"{_half_up(100 * x):,}%"
+
+
+def score(x: float | None) -> str:
+    """Three significant digits."""
+    if not _finite(x):
+        return MISSING
+    if x == 0:
+        return "0"
+    if 1e-4 <= abs(x) < 1e6:
+        digits = max(0, 2 - math.floor(math.log10(abs(x))))
+        return f"{x:,.{digits}f}"
+    return f"{x:.2e}"
+
+
+def seconds(x: float | None) -> str:
+    """ "0.8 s"; minutes from 100 s on."""
+    if not _finite(x):
+        return MISSING
+    if x < 9.95:
+        return f"{x:.1f} s"
+    whole = _half_up(x)
+    return f"{whole} s" if whole < 100 else f"{whole // 60} min {whole % 60} s"
+
+
+def label(c: Comparison, method: str) -> str:
+    """What a method is called in sentences: its label, with its options where two share a label."""
+    labels = c.labels
+    if method not in labels:
+        return method
+    own = labels[method]
+    if sum(other == own for other in labels.values()) == 1:
+        return own
+    options = method.partition(":")[2]
+    return f"{own} ({options})" if options else own
+
+
+def budget_share(x: float) -> str:
+    """A budget given as a share: "1%" where it is a whole percent, else as any share."""
+    percent = 100 * x
+    return f"{round(percent)}%" if abs(percent - round(percent)) < 1e-9 else share(x)
+
+
+def budget_name(c: Comparison, k: float | int) -> str:
+    """A budget in a sentence: "10%", or "102 tokens" where it was given as entries per KV head."""
+    if isinstance(k, int | np.integer) and not isinstance(k, bool):
+        return "1 token" if k == 1 else f"{count(int(k))} tokens"
+    return budget_share(float(k))
+
+
+def place(layer: int | None, head: int | None = None, token: int | None = None) -> str:
+    """ "layer 7, KV head 1, token 412", counted from 0 as in Python."""
+    parts = []
+    if layer is not None:
+        parts.append(f"layer {layer}")
+    if head is not None:
+        parts.append(f"KV head {head}")
+    if token is not None:
+        parts.append(f"token {token}")
+    return ", ".join(parts)
+
+
+def finite_or_none(value: object) -> object:
+    """NaN and infinities as None: they have no place in JSON, and an empty cell says "missing"."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

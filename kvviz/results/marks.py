@@ -1,0 +1,70 @@
+"""Who still holds a span of tokens: the needle, a chosen passage."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvviz.results.comparison import Comparison
+from kvviz.results.kept import span_kept, window_starts
+from kvviz.types import Mark
+
+
+@dataclass(frozen=True)
+class Holders:
+    """(layer, KV head) pairs that hold ALL tokens of a span.
+
+    count, total  pairs that hold it, pairs in all.
+    places        bool [L, Hkv], True where it is held.
+    share         float32 [L, Hkv], part of the span's tokens that each head holds.
+    """
+
+    count: int
+    total: int
+    places: np.ndarray
+    share: np.ndarray
+
+
+def holders(c: Comparison, method: str, k: float | int, start: int, end: int) -> Holders | None:
+    """Who holds all tokens from `start` to `end` (exclusive); None where this was not stored.
+
+    Tokens from n on are not under compression: every head holds them.
+    """
+    shape = c.model.n_layers, c.model.n_kv_heads
+    first, last = max(0, start), min(end, c.n)
+    if first >= last:
+        share = np.ones(shape, dtype=np.float32)
+        return Holders(share.size, share.size, share > 0, share)
+    part = span_kept(c, method, k, first, last)
+    if part is None:
+        return None
+    places = part.all(axis=-1)
+    beyond = max(0, end - max(start, last))
+    share = (part.sum(axis=-1) + beyond) / (last - first + beyond)
+    return Holders(int(places.sum()), places.size, places, share.astype(np.float32))
+
+
+def groups(c: Comparison) -> dict[str, list[Mark]]:
+    """Marks by name; a text found several times ("M1a", "M1b") is one group."""
+    found: dict[str, list[Mark]] = {}
+    for mark in c.marks:
+        match = re.fullmatch(r"(M\d+)[a-z]+", mark.name)
+        found.setdefault(match[1] if match else mark.name, []).append(mark)
+    return found
+
+
+def group_holders(c: Comparison, method: str, k: float | int, marks: list[Mark]) -> Holders | None:
+    """Who holds at least one of these marks in full; None where this was not stored."""
+    each = [holders(c, method, k, mark.start, mark.end) for mark in marks]
+    if not each or any(h is None for h in each):
+        return None
+    places = np.any([h.places for h in each], axis=0)
+    share = np.max([h.share for h in each], axis=0)
+    return Holders(int(places.sum()), places.size, places, share)
+
+
+def outside_windows(c: Comparison, start: int) -> np.ndarray:
+    """Layers whose sliding window has left token `start` behind, bool [L]."""
+    return window_starts(c) > start

@@ -1,0 +1,68 @@
+"""Right or wrong: does an answer contain the expected one?"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
+from kvviz.errors import InputError
+
+# Scripts written without spaces (Thai to Khmer, kana, Han): their letters do not make a longer word
+# of what stands beside them.
+_UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+_LETTER = rf"[^\W_{_UNSPACED}]"
+_GROUPED = re.compile(r"\d{1,3}(?:[,']\d{3})+(?:\.\d+)?")  # 1,200 or 1'200 or 1,200.50
+
+
+def contains_expected(answer: str, expected: str) -> bool:
+    """Does `answer` contain `expected`? The right/wrong verdict on an answer.
+
+    Case, spaces and punctuation do not count, but a match must not be part of a longer word or
+    number: 58213 is in "58,213", "58213." and "5 8 2 1 3", not in "582134", "158,213" or "58213.4".
+    """
+    answer, expected = _plain(answer), _plain(expected)
+    if not expected.strip():
+        raise InputError("Nothing to look for: the expected answer is empty.")
+    words = re.findall(r"\d+(?:[.,']\d+)*|[^\W\d_]+", expected)
+    if not words:  # only punctuation, such as an arrow: taken literally
+        return expected.strip() in answer
+    pattern = ""
+    for number, word in enumerate(words):
+        if number:
+            # Words may touch (30days), two numbers may not: 3, 1902 is not 31902.
+            touching = word[0].isdigit() and words[number - 1][-1].isdigit()
+            pattern += r"[\W_]{1,6}" if touching else r"[\W_]{0,6}"
+        pattern += _number_pattern(word) if word[0].isdigit() else re.escape(word)
+    return re.search(rf"(?<!{_LETTER})(?:{pattern})(?!{_LETTER})", answer) is not None
+
+
+def _plain(text: str) -> str:
+    """Case folded, compatibility forms unified, digits of all scripts as 0-9."""
+    text = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
+    return "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
+
+
+def _number_pattern(number: str) -> str:
+    """A regular expression for the ways a number is written, never as part of a longer number."""
+    if _GROUPED.fullmatch(number):
+        number = re.sub(r"[,']", "", number)
+    whole, *rest = re.split(r"[.,']", number.removesuffix(".00"))
+    forms = [(None, whole)]  # separator and the number written with it
+    if len(whole) > 3:
+        head = len(whole) % 3 or 3
+        groups = [whole[:head], *(whole[i : i + 3] for i in range(head, len(whole), 3))]
+        forms += [(mark, re.escape(mark).join(groups)) for mark in ",'."]
+        # Any hyphen or space, then digit by digit. Shorter numbers are not split: "1, 5" is not 15.
+        forms += [(mark, f"{mark}?".join(whole)) for mark in " -"]
+        forms += [(mark, re.escape(mark).join(whole)) for mark in (", ", ",", ".", " - ", "\n")]
+    # The points of a decimal or a version must stand where they stood: 1.5 is not 15.
+    tail = "".join(f"[.,]{part}" for part in rest)
+    ways = []
+    for mark, form in forms:
+        if mark:  # a further digit behind the same separator makes it part of a longer number
+            mark = re.escape(mark)
+            form = rf"(?<!\d{mark}){form}" + ("" if rest else rf"(?!{mark}\d)")
+        ways.append(form + tail)
+    # 450.00 is 450, while 58213.5 and 58213-4 are something longer.
+    end = r"(?:(?=\.0+(?!\d))|(?![.,'-]?\d))"
+    return rf"(?<!\d)(?<!\d[.,'-])(?:{'|'.join(ways)}){end}"

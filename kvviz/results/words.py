@@ -1,0 +1,129 @@
+"""How tokens and budgets are written; the number formats of `formats` are offered here too.
+
+Tokens come from pasted text and are hostile: `plain` makes them safe to read, `visible` also safe
+inside a Plotly figure, which interprets a little HTML and LaTeX.
+"""
+
+from __future__ import annotations
+
+import html
+import unicodedata
+from collections.abc import Iterable, Sequence
+
+from kvviz.results.comparison import Comparison
+from kvviz.results.formats import (
+    MISSING,
+    budget_name,
+    budget_share,
+    count,
+    kl,
+    kl_number,
+    label,
+    mb,
+    place,
+    relative_error,
+    score,
+    seconds,
+    share,
+    share_of,
+)
+from kvviz.results.kept import head_counts
+
+__all__ = [
+    "MAX_TOKEN",
+    "MISSING",
+    "budget_name",
+    "budget_share",
+    "budget_triple",
+    "count",
+    "entries_words",
+    "excerpt",
+    "kept_bytes",
+    "kl",
+    "kl_number",
+    "label",
+    "mb",
+    "place",
+    "plain",
+    "relative_error",
+    "score",
+    "seconds",
+    "share",
+    "share_of",
+    "span_names",
+    "visible",
+]
+
+MAX_TOKEN = 20
+_MARKS = {" ": "·", "\n": "⏎", "\r": "␍", "\t": "⇥"}
+_BOX = "▯"
+
+
+def plain(token: str, limit: int = MAX_TOKEN) -> str:
+    """A token with its whitespace visible, unreadable characters as boxes, cut at `limit`."""
+    shown = []
+    for character in token[: limit + 1]:
+        kind = unicodedata.category(character)
+        if character in _MARKS:
+            shown.append(_MARKS[character])
+        elif kind in ("Zs", "Zl", "Zp"):
+            shown.append("·")
+        elif kind[0] == "C" or character == "\ufffd":  # control, bidi marks, lone surrogates
+            shown.append(_BOX)
+        else:
+            shown.append(character)
+    return "".join(shown) if len(token) <= limit else "".join(shown[: limit - 1]) + "…"
+
+
+def visible(token: str, limit: int = MAX_TOKEN) -> str:
+    """`plain`, and inert inside a figure: no tags, no entities, no formulas."""
+    return html.escape(plain(token, limit)).replace("$", "&#36;")
+
+
+def excerpt(tokens: Iterable[str], limit: int = MAX_TOKEN) -> str:
+    """A run of tokens as one short readable piece, spaces left as spaces."""
+    pieces, length = [], 0
+    for token in tokens:
+        pieces.append(token)
+        length += len(token)
+        if length > limit:
+            break
+    return plain("".join(pieces).strip(), limit).replace("·", " ")
+
+
+def entries_words(c: Comparison, method: str, k: float | int) -> str:
+    """ "205 tokens per KV head", or average and range where heads keep different numbers."""
+    counts = head_counts(c, method, k)
+    if counts is None:
+        return f"{count(c.share(k) * c.n)} tokens per KV head"
+    low, high = int(counts.min()), int(counts.max())
+    if low == high:
+        return f"{count(low)} {'token' if low == 1 else 'tokens'} per KV head"
+    return f"{count(counts.mean())} on average ({count(low)} to {count(high)}) tokens per KV head"
+
+
+def kept_bytes(c: Comparison, method: str, k: float | int) -> float | None:
+    """Bytes of a cache: as allocated where it was decoded, else in proportion to its entries."""
+    if method == "full":
+        return float(c.bytes_full)
+    variant = c.variant(method, k)
+    if variant is not None and variant.bytes:
+        return float(variant.bytes)
+    counts = head_counts(c, method, k)
+    if counts is None:
+        return None
+    held = head_counts(c, "full", 1.0)
+    return c.bytes_full * float(counts.sum()) / float(held.sum())
+
+
+def budget_triple(c: Comparison, method: str, k: float | int) -> str:
+    """ "20% kept · 205 tokens per KV head · 9.4 of 47.2 MB"."""
+    size = kept_bytes(c, method, k)
+    amount = MISSING if size is None else f"{size / 1e6:,.1f}"
+    return f"{budget_share(c.share(k))} kept · {entries_words(c, method, k)} · {amount} of {mb(c.bytes_full)}"
+
+
+def span_names(names: Sequence[str]) -> str:
+    """ "M1, M2 and M3"."""
+    names = list(names)
+    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)

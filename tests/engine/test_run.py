@@ -1,0 +1,590 @@
+"""A whole comparison: answers, measures, events, stops, sentences, waves, seeds, reuse."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from reference import (
+    METHOD_IDS,
+    attention_rows,
+    masked_logits,
+    masked_model,
+    masks_of,
+    prompt_of,
+    window_of,
+    with_suffix,
+)
+from tiny import FAMILIES
+
+import kvviz.engine.run
+from kvviz.engine.prompts import build_prompt
+from kvviz.engine.run import STOPS, compare, compare_stream
+from kvviz.engine.trace import prefill
+from kvviz.errors import InputError, KvvizError, NeedError
+
+N, SUFFIX, NEW = 50, 11, 8
+
+
+def prompts(model):
+    """One prompt of each protocol, longer than every sliding window of the tiny models."""
+    return [prompt_of(model, N, suffix) for suffix in (0, SUFFIX)]
+
+
+@torch.no_grad()
+def generated(model, prompt, new=NEW) -> list[int]:
+    ids = prompt.input_ids[None]
+    out = model.hf.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=new, do_sample=False)
+    return out[0, ids.shape[1] :].tolist()
+
+
+def forced_logits(result, variants, family: str) -> torch.Tensor:
+    """Logits of the masked model for each variant's own answer: what predicts its tokens, [V, T, .]."""
+    rows = [torch.cat([result.prompt.input_ids, torch.tensor(v.token_ids)]) for v in variants]
+    length = max(map(len, rows))
+    ids = torch.stack([torch.nn.functional.pad(r, (0, length - len(r))) for r in rows])
+    logits = masked_logits(masked_model(family), ids, result.n, masks_of(v.selection for v in variants))
+    return logits[:, len(result.prompt.input_ids) - 1 :]
+
+
+# -- answers ------------------------------------------------------------------------------------------
+
+
+def test_the_full_cache_and_a_full_budget_are_generate(tiny_model):
+    for prompt in prompts(tiny_model):
+        wanted = generated(tiny_model, prompt, 20)
+        result = compare(tiny_model, prompt, ["adakv", "criticalkv", "random"], [1.0, N], 20, measures=())
+        assert result.full.token_ids == wanted
+        for variant in result.variants:
+            assert variant.token_ids == wanted
+            assert variant.first_difference is None
+
+
+def test_the_same_in_several_chunks(tiny_model, monkeypatch):
+    monkeypatch.setenv("KVVIZ_PREFILL_CHUNK", "16")
+    for prompt in prompts(tiny_model):
+        result = compare(tiny_model, prompt, ["snapkv"], [1.0], NEW, measures=())
+        assert result.full.token_ids == result.variants[0].token_ids == generated(tiny_model, prompt)
+
+
+@pytest.mark.parametrize("suffix", [0, SUFFIX], ids=["aware", "agnostic"])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_answer_is_what_the_masked_model_says(tiny_models, family, suffix):
+    """Every method, both protocols: each token is the masked model's own next token, and KL is its KL."""
+    model = tiny_models[family]
+    prompt = prompt_of(model, N, suffix)
+    result = compare(model, prompt, METHOD_IDS, [0.15, 20], NEW, measures=("kl",))
+    assert len(result.variants) == 2 * len(METHOD_IDS)
+    logits = forced_logits(result, result.variants, family)
+    for variant, rows in zip(result.variants, logits):
+        for step, token in enumerate(variant.token_ids):
+            assert rows[step].max() - rows[step, token] < 1e-3, (variant.key, step)
+
+    whole = torch.cat([prompt.input_ids, torch.tensor(result.full.token_ids)])
+    full = masked_logits(masked_model(family), whole[None], 0, None)[0]
+    full = full[len(prompt.input_ids) - 1 : -1].double()
+    forced = [replace(v, token_ids=result.full.token_ids) for v in result.variants]
+    for variant, rows in zip(result.variants, forced_logits(result, forced, family)):
+        q = rows[: len(full)].double().log_softmax(-1)
+        p = full.log_softmax(-1)
+        wanted = (p.exp() * (p - q)).sum(-1).numpy()
+        assert len(variant.kl) == len(result.full.token_ids)
+        np.testing.assert_allclose(variant.kl, wanted, atol=2e-4, rtol=5e-3)
+        if not suffix:
+            assert variant.kl[0] == 0.0  # the first token comes from the full prefill
+    assert not result.full.kl.any()
+
+
+@pytest.mark.parametrize("suffix", [0, SUFFIX], ids=["aware", "agnostic"])
+def test_output_errors_are_brute_force_on_the_plain_models_rows(tiny_model, suffix):
+    model, prompt = tiny_model, prompt_of(tiny_model, N, suffix)
+    result = compare(model, prompt, ["adakv", "random"], [0.2], 5)
+    answer = result.full.token_ids
+    sequence = torch.cat([prompt.input_ids, torch.tensor(answer)])
+    first = len(prompt.input_ids)  # position of the answer's first token: the first probe query
+    for index, (q, k, v, _) in enumerate(attention_rows(model.id.removeprefix("tiny-"), sequence)):
+        q, k, v = q.double(), k.double(), v.double()
+        window, w_o = window_of(model.hf.config, index), model.layer(index).w_o.double()
+        for variant in result.variants:
+            l2, l1, layer = [], [], []
+            for position in range(first, len(sequence)):
+                changes, fulls = [], []
+                for head in range(model.n_query_heads):
+                    kv = head // model.group
+                    seen = torch.arange(position + 1)
+                    if window is not None:
+                        seen = seen[seen > position - window]
+                    kept = seen[(seen >= N) | variant.selection.mask[index][kv][seen.clamp(max=N - 1)]]
+                    out = []
+                    for columns in (seen, kept):
+                        p = (k[kv, columns] @ q[head, position] * model.layer(index).scaling).softmax(0)
+                        out.append(p @ v[kv, columns] @ w_o[head])
+                    fulls.append(out[0])
+                    changes.append(out[1] - out[0])
+                change, full = torch.stack(changes), torch.stack(fulls)
+                l2.append(change.norm(dim=-1) / full.norm(dim=-1))
+                l1.append(change.abs().sum(-1) / full.abs().sum(-1))
+                layer.append(change.sum(0).norm() / full.sum(0).norm())
+            for got, wanted in (
+                (variant.output_error[index], torch.stack(l2).mean(0)),
+                (variant.output_error_l1[index], torch.stack(l1).mean(0)),
+                (variant.layer_error[index], torch.stack(layer).mean(0)),
+            ):
+                np.testing.assert_allclose(got, wanted.numpy(), rtol=3e-3, atol=2e-5)
+
+
+def test_a_real_prompt_of_both_protocols(tiny_llama):
+    text = "The keeper wrote the code 58213 in the ledger. The weather was fair. " * 4
+    for protocol in ("question-aware", "question-agnostic"):
+        prompt = build_prompt(tiny_llama, text, "What is the code?", protocol=protocol)
+        result = compare(tiny_llama, prompt, ["snapkv"], [1.0, 0.3], NEW, expected="58213")
+        assert result.full.token_ids == generated(tiny_llama, prompt)
+        assert [m.name for m in result.marks] == ["M1a", "M1b", "M1c", "M1d"]
+        assert set(result.full.agreement) == {"f1_full", "exact_full", "f1_expected", "exact_expected"}
+        assert result.full.agreement["f1_full"] == 1.0
+        for variant in result.variants:
+            assert len(variant.tokens) == len(variant.token_ids)
+            assert variant.text == tiny_llama.tokenizer.decode(variant.token_ids, skip_special_tokens=True)
+
+
+def test_what_a_result_states(tiny_llama):
+    result = compare(tiny_llama, prompt_of(tiny_llama, N), ["snapkv", "adakv"], [0.5, 7], NEW)
+    assert [v.key for v in result.variants] == ["snapkv@0.5", "snapkv@7", "adakv@0.5", "adakv@7"]
+    assert [v.entries for v in result.variants] == [25, 7, 25, 7]
+    assert [v.tokens_kept for v in result.variants] == [25, 7, 25, 7]
+    for v in result.variants:
+        assert 0 < v.bytes < result.bytes_full
+        assert v.output_error.shape == (3, 4)
+        assert v.layer_error.shape == (3,)
+        assert v.finished in ("length", "stop token")
+    assert result.full.bytes == result.bytes_full
+    assert result.settings["seed"] == 0
+    assert result.settings["methods"]["snapkv"]["used"]["window"] == 32
+    assert {"prefill", "decode", "score", "errors"} <= set(result.seconds)
+
+
+def test_any_end_token_stops(tiny_llama):
+    prompt = prompt_of(tiny_llama, N)
+    free = compare(tiny_llama, prompt, ["random"], [0.1], 12, measures=())
+    stops = {free.full.token_ids[3], free.variants[0].token_ids[6]}
+    model = replace(tiny_llama, stop_ids=frozenset(stops))
+    result = compare(model, prompt, ["random"], [0.1], 12, measures=("kl",))
+    for variant, whole in zip([result.full, *result.variants], [free.full, *free.variants]):
+        cut = next(i for i, token in enumerate([*whole.token_ids, *stops]) if token in stops)
+        assert variant.token_ids == whole.token_ids[: cut + 1]
+    assert result.full.finished == "stop token"
+    assert len(result.variants[0].kl) == len(result.full.token_ids)
+
+
+def test_without_measures_answers_are_the_same(tiny_llama):
+    prompt = prompt_of(tiny_llama, N)
+    plain = compare(tiny_llama, prompt, ["snapkv", "adakv"], [0.2], NEW, measures=())
+    measured = compare(tiny_llama, prompt, ["snapkv", "adakv"], [0.2], NEW)
+    for a, b in zip(plain.variants, measured.variants):
+        assert a.token_ids == b.token_ids
+        assert a.kl is a.output_error is a.layer_error is None
+        assert b.kl is not None
+        assert b.output_error is not None
+    only_errors = compare(tiny_llama, prompt, ["snapkv"], [0.2], NEW, measures=("output_error",))
+    assert only_errors.variants[0].kl is None
+    assert only_errors.variants[0].output_error is not None
+
+
+# -- waves, seeds, threads, reuse ---------------------------------------------------------------------
+
+
+def small_waves(monkeypatch, size: int) -> list[int]:
+    """Lets a wave hold `size` bytes (fewer than the environment may ask for); lists the waves' variants."""
+    waves, build = [], kvviz.engine.run.build_cache
+    monkeypatch.setattr(kvviz.engine.run, "build_cache", lambda t, s: waves.append(len(s)) or build(t, s))
+    narrow = replace(kvviz.settings.settings(), wave_bytes=size)
+    monkeypatch.setattr(kvviz.engine.run, "settings", lambda: narrow)
+    return waves
+
+
+def test_several_waves_give_what_one_gives(tiny_model, monkeypatch):
+    for prompt in prompts(tiny_model):
+        methods, budgets = ["snapkv", "laprox", "random"], [0.5, 0.1]
+        whole = compare(tiny_model, prompt, methods, budgets, NEW)
+        waves = small_waves(monkeypatch, 20_000)
+        parts = compare(tiny_model, prompt, methods, budgets, NEW)
+        monkeypatch.undo()
+        assert len(waves) > 1
+        assert sum(waves) == 7
+        for a, b in zip(whole.variants, parts.variants):
+            assert a.token_ids == b.token_ids
+            assert a.bytes == b.bytes
+            np.testing.assert_allclose(a.kl, b.kl, atol=1e-5)
+            np.testing.assert_allclose(a.output_error, b.output_error, atol=1e-5)
+
+
+def test_sampling_follows_its_seed(tiny_llama, monkeypatch):
+    prompt = prompt_of(tiny_llama, N)
+    warm = {"temperature": 1.5, "top_p": 0.9, "measures": ()}
+
+    def answers(**more):
+        result = compare(tiny_llama, prompt, ["snapkv", "random"], [0.3], NEW, **{**warm, **more})
+        return [v.token_ids for v in (result.full, *result.variants)]
+
+    first = answers(seed=1)
+    assert answers(seed=1) == first
+    assert answers(seed=2) != first
+    waves = small_waves(monkeypatch, 1)
+    assert answers(seed=1) == first
+    assert len(waves) == 2
+
+
+def test_two_runs_in_two_threads_are_what_each_is_alone(tiny_llama):
+    asked = [prompt_of(tiny_llama, N, suffix, seed=seed) for seed, suffix in ((1, 0), (2, SUFFIX))]
+    alone = [compare(tiny_llama, p, ["snapkv", "h2o"], [0.2], NEW) for p in asked]
+    together = [None, None]
+
+    def work(i):
+        together[i] = compare(tiny_llama, asked[i], ["snapkv", "h2o"], [0.2], NEW)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in (0, 1)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for a, b in zip(alone, together):
+        assert [v.token_ids for v in (a.full, *a.variants)] == [v.token_ids for v in (b.full, *b.variants)]
+        for x, y in zip(a.variants, b.variants):
+            np.testing.assert_allclose(x.kl, y.kl, atol=1e-6)
+
+
+def test_a_second_question_on_the_same_trace(tiny_model, monkeypatch):
+    first = prompt_of(tiny_model, N, SUFFIX)
+    second = with_suffix(first, [9, 17, 33, 60, 121])
+    alone = compare(tiny_model, second, METHOD_IDS[:6], [0.2], NEW)
+    trace = prefill(tiny_model, first, METHOD_IDS[:6])
+    compare(tiny_model, first, METHOD_IDS[:6], [0.2, 0.5], NEW, trace=trace)
+
+    def read_again(*args):
+        raise AssertionError("the prompt was read a second time")
+
+    monkeypatch.setattr(kvviz.engine.run, "prefill_steps", read_again)
+    again = compare(tiny_model, second, METHOD_IDS[:6], [0.2], NEW, trace=trace)
+    assert again.full.token_ids == alone.full.token_ids == generated(tiny_model, second)
+    for a, b in zip(again.variants, alone.variants):
+        assert a.token_ids == b.token_ids
+        np.testing.assert_allclose(a.kl, b.kl, atol=1e-5)
+
+
+def test_reuse_reads_no_prompt_token_again(tiny_llama):
+    """Counted on the model itself: tokens in forward passes that are not question, answer or probe."""
+    prompt = prompt_of(tiny_llama, N, SUFFIX)
+    trace = prefill(tiny_llama, prompt, ["snapkv"])
+    fed = []
+    handle = tiny_llama.hf.register_forward_pre_hook(
+        lambda m, args, kwargs: fed.append(kwargs["input_ids"].shape[1]), with_kwargs=True
+    )
+    result = compare(tiny_llama, prompt, ["snapkv"], [0.2], NEW, measures=(), trace=trace)
+    handle.remove()
+    steps = max(len(v.token_ids) for v in (result.full, *result.variants))
+    assert sum(fed) == SUFFIX + steps - 1
+
+
+def test_order_of_methods_and_budgets_does_not_matter(tiny_llama):
+    prompt = prompt_of(tiny_llama, N)
+    forth = compare(tiny_llama, prompt, ["snapkv", "laprox", "h2o"], [0.5, 0.1], NEW)
+    back = compare(tiny_llama, prompt, ["h2o", "laprox", "snapkv"], [0.1, 0.5], NEW)
+    for variant in forth.variants:
+        other = back.variant(variant.method, variant.budget)
+        assert other.token_ids == variant.token_ids
+        np.testing.assert_allclose(other.kl, variant.kl, atol=1e-5)
+
+
+@pytest.mark.parametrize("change", ["tokens", "length", "model"])
+def test_a_trace_of_something_else_is_refused(tiny_models, change):
+    llama = tiny_models["llama"]
+    trace = prefill(llama, prompt_of(llama, N))
+    model, prompt = llama, prompt_of(llama, N)
+    if change == "tokens":
+        prompt = prompt_of(llama, N, seed=1)
+    elif change == "length":
+        prompt = prompt_of(llama, N - 1)
+    else:
+        model = tiny_models["qwen2"]
+    with pytest.raises(InputError, match="This trace was made (from other tokens|with another model)"):
+        compare(model, prompt, ["snapkv"], [0.5], NEW, trace=trace)
+
+
+def test_a_trace_without_what_a_method_needs_is_refused(tiny_llama):
+    trace = prefill(tiny_llama, prompt_of(tiny_llama, N))
+    with pytest.raises(NeedError, match="without the accumulated attention of all queries"):
+        compare(tiny_llama, prompt_of(tiny_llama, N), ["h2o"], [0.5], NEW, trace=trace)
+
+
+def test_a_controlled_run_gives_windowed_methods_one_window(tiny_llama):
+    methods = ["snapkv:window=8", "dropkv", "knorm"]
+    result = compare(tiny_llama, prompt_of(tiny_llama, N), methods, [0.3], 2, controlled=True, measures=())
+    stated = result.settings["methods"]
+    assert result.settings["controlled"] is True
+    assert (stated["dropkv"]["own"]["window"], stated["dropkv"]["own"]["pool_kind"]) == (8, "max")
+    for name in methods[:2]:
+        used = stated[name]["used"]
+        assert [used[k] for k in ("window", "pool", "pool_kind", "group")] == [32, 7, "avg", "mean"]
+    assert "window" not in stated["knorm"]["used"]
+
+
+def test_options_by_name_and_within_a_name(tiny_llama):
+    prompt = prompt_of(tiny_llama, N)
+    a = compare(tiny_llama, prompt, ["snapkv"], [0.2], 2, measures=(), options={"snapkv": {"window": 4}})
+    b = compare(tiny_llama, prompt, ["snapkv:window=4"], [0.2], 2, measures=())
+    assert torch.equal(torch.stack(a.variants[0].selection.mask), torch.stack(b.variants[0].selection.mask))
+    with pytest.raises(InputError, match="There is no method 'snapvk'"):
+        compare(tiny_llama, prompt, ["snapkv"], [0.2], 2, options={"snapvk": {"window": 4}})
+
+
+def test_accumulated_attention_is_read_where_options_ask_for_it(tiny_llama):
+    result = compare(tiny_llama, prompt_of(tiny_llama, N), ["vatp:base=h2o"], [0.3], 2, measures=())
+    assert result.variants[0].token_ids
+
+
+# -- lenses -------------------------------------------------------------------------------------------
+
+
+def test_lenses_hold_what_the_views_need(tiny_llama):
+    prompt = prompt_of(tiny_llama, N)
+    methods = ["snapkv", "laprox"]
+    result = compare(tiny_llama, prompt, methods, [0.3], NEW, lenses=True)
+    assert result.stops == STOPS
+    trace = prefill(tiny_llama, prompt, methods)
+    for method in methods:
+        for number, stop in enumerate(STOPS):
+            selection = kvviz.engine.run.select(trace, method, stop)
+            assert np.array_equal(result.kept(method, stop), torch.stack(selection.mask).numpy())
+            assert np.array_equal(result.protected(method, stop), selection.protected.numpy())
+            assert result.stop_entries[method][number] == selection.entries
+        errors = result.stop_errors[method]
+        assert errors.shape == (len(STOPS), 3, 4)
+        at = errors[STOPS.index(0.3)]
+        np.testing.assert_allclose(at, result.variant(method, 0.3).output_error, atol=1e-5)
+        assert errors[-1].max() < 1e-5
+    grouped = torch.stack([trace.window_attention(i, 32).mean(1) for i in range(3)])
+    wanted = grouped.unflatten(1, (2, 2)).mean(2).numpy()
+    np.testing.assert_allclose(result.lenses["attention"], wanted, atol=1e-6)
+    assert result.lenses["effect"].shape == (3, 2, N)
+
+
+# -- events and stops ---------------------------------------------------------------------------------
+
+STAGES = ["prefill", "score", "decode", "measure", "done"]
+
+
+def test_events_come_in_order_and_count_up(tiny_llama, monkeypatch):
+    monkeypatch.setenv("KVVIZ_PREFILL_CHUNK", "16")
+    monkeypatch.setattr(kvviz.engine.run, "_EVENT_SECONDS", 0.0)
+    for lenses in (False, True):
+        prompt = prompt_of(tiny_llama, N)
+        events = list(compare_stream(tiny_llama, prompt, ["snapkv", "h2o"], [0.5, 0.1], NEW, lenses=lenses))
+        stages = list(dict.fromkeys(e.stage for e in events))
+        assert stages == STAGES
+        assert [e.stage for e in events] == sorted((e.stage for e in events), key=STAGES.index)
+        reading = [e.done for e in events if e.stage == "prefill"]
+        assert reading == sorted(reading)
+        assert reading[-1] == N
+        writing = [e.done / e.total for e in events if e.stage == "decode"]
+        assert writing == sorted(writing)
+        assert writing[-1] == 1.0
+        for e in events:
+            assert 0 <= e.done <= e.total
+            assert e.message
+            assert e.seconds_left is None or e.seconds_left >= 0
+        assert [e.result is not None for e in events] == [False] * (len(events) - 1) + [True]
+        assert events[-1].message == "Done"
+
+
+def test_decoding_counts_up_over_waves_too(tiny_llama, monkeypatch):
+    monkeypatch.setattr(kvviz.engine.run, "_EVENT_SECONDS", 0.0)
+    small_waves(monkeypatch, 1)
+    prompt = prompt_of(tiny_llama, N)
+    events = list(compare_stream(tiny_llama, prompt, ["snapkv"], [0.5, 0.1], NEW, measures=()))
+    writing = [e.done / e.total for e in events if e.stage == "decode"]
+    assert writing == sorted(writing)
+    assert writing[-1] == 1.0
+    assert any("part 2 of" in e.message for e in events)
+
+
+def test_answers_stream_in_as_they_are_written(tiny_llama, monkeypatch):
+    monkeypatch.setattr(kvviz.engine.run, "_EVENT_SECONDS", 0.0)
+    seen = []
+    result = compare(tiny_llama, prompt_of(tiny_llama, N), ["snapkv"], [0.5], NEW, events=seen.append)
+    texts = [e.answers for e in seen if e.answers]
+    assert all(set(t) == {"full@1.0", "snapkv@0.5"} for t in texts)
+    assert texts[-1] == {"full@1.0": result.full.text, "snapkv@0.5": result.variants[0].text}
+    lengths = [len(t["full@1.0"]) for t in texts]
+    assert lengths == sorted(lengths)
+
+
+def stopped_at(model, prompt, when, **settings):
+    """The result of a run whose Stop was pressed at the first event for which when(event) holds."""
+    cancel = threading.Event()
+    last = None
+    for event in compare_stream(
+        model, prompt, ["snapkv", "random"], [0.5, 0.1], 12, cancel=cancel, lenses=True, **settings
+    ):
+        last = event
+        if when(event):
+            cancel.set()
+    assert cancel.is_set(), "the stop was never pressed"
+    assert last.stage == "done"
+    return last
+
+
+def test_a_stop_while_reading_has_no_result(tiny_llama, monkeypatch):
+    monkeypatch.setenv("KVVIZ_PREFILL_CHUNK", "16")
+    last = stopped_at(tiny_llama, prompt_of(tiny_llama, N), lambda e: e.stage == "prefill" and e.done >= 16)
+    assert last.message == "Stopped. 0 of 4 answers are finished and shown."
+    assert last.result is None
+
+
+def test_a_stop_while_scoring(tiny_llama):
+    last = stopped_at(tiny_llama, prompt_of(tiny_llama, N), lambda e: e.stage == "score")
+    assert last.message == "Stopped. 0 of 4 answers are finished and shown."
+    assert last.result.variants == []
+
+
+def test_a_stop_while_scoring_does_not_spoil_the_trace(tiny_llama):
+    prompt = prompt_of(tiny_llama, N)
+    trace = prefill(tiny_llama, prompt, ["snapkv"])
+    wanted = compare(tiny_llama, prompt, ["snapkv"], [0.3], 4)
+    cancel = threading.Event()
+    for event in compare_stream(tiny_llama, prompt, ["snapkv"], [0.3], 4, cancel=cancel, trace=trace):
+        if event.stage == "score":
+            cancel.set()
+    again = compare(tiny_llama, prompt, ["snapkv"], [0.3], 4, trace=trace)
+    assert again.variants[0].token_ids == wanted.variants[0].token_ids
+    assert torch.equal(again.variants[0].selection.budgets, wanted.variants[0].selection.budgets)
+
+
+def test_a_stop_while_writing_keeps_what_is_written(tiny_llama, monkeypatch):
+    monkeypatch.setattr(kvviz.engine.run, "_EVENT_SECONDS", 0.0)
+    prompt = prompt_of(tiny_llama, N)
+    whole = compare(tiny_llama, prompt, ["snapkv", "random"], [0.5, 0.1], 12, measures=())
+    last = stopped_at(tiny_llama, prompt, lambda e: e.stage == "decode" and e.done >= 5)
+    result = last.result
+    ended = [v for v in result.variants if v.finished != "cancelled"]
+    assert last.message == f"Stopped. {len(ended)} of 4 answers are finished and shown."
+    assert last.message in result.notes
+    assert result.full.finished == "cancelled"
+    for part, complete in zip([result.full, *result.variants], [whole.full, *whole.variants]):
+        assert len(part.token_ids) >= 5 or part.finished == "stop token"
+        assert part.token_ids == complete.token_ids[: len(part.token_ids)]
+    assert result.to_json()
+
+
+def test_a_stop_between_waves_keeps_the_finished_ones(tiny_llama, monkeypatch):
+    small_waves(monkeypatch, 1)
+
+    def pressed(event):
+        return "written" in event.message and "random@0.5" in event.answers
+
+    last = stopped_at(tiny_llama, prompt_of(tiny_llama, N), pressed)
+    assert last.message == "Stopped. 3 of 4 answers are finished and shown."
+    assert [v.key for v in last.result.variants] == ["snapkv@0.5", "snapkv@0.1", "random@0.5"]
+
+
+def test_a_stop_while_measuring_keeps_every_answer(tiny_llama):
+    wanted = compare(tiny_llama, prompt_of(tiny_llama, N), ["snapkv", "random"], [0.5, 0.1], 12, measures=())
+    for words in ("next-token", "single tokens", "at every budget"):
+
+        def pressed(event, words=words):
+            return event.stage == "measure" and words in event.message
+
+        last = stopped_at(tiny_llama, prompt_of(tiny_llama, N), pressed)
+        assert last.message == "Stopped. 4 of 4 answers are finished and shown."
+        assert [v.token_ids for v in last.result.variants] == [v.token_ids for v in wanted.variants]
+        assert last.result.to_json()
+
+
+def test_the_model_is_free_again_after_a_stop(tiny_llama):
+    stopped_at(tiny_llama, prompt_of(tiny_llama, N), lambda e: e.stage == "decode")
+    assert tiny_llama.hf.config._attn_implementation != "kvviz"
+    assert generated(tiny_llama, prompt_of(tiny_llama, N))
+
+
+def test_closing_the_stream_ends_the_run(tiny_llama):
+    stream = compare_stream(tiny_llama, prompt_of(tiny_llama, N), ["snapkv"], [0.5], 12)
+    for event in stream:
+        if event.stage == "decode":
+            break
+    stream.close()
+    assert tiny_llama.hf.config._attn_implementation != "kvviz"
+
+
+# -- sentences ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"methods": []}, "Choose at least one method."),
+        ({"budgets": []}, "Choose at least one budget between 1% and 100%."),
+        (
+            {"methods": ["snapkv", "snapkv"]},
+            "snapkv is chosen twice. Choose each method once, or give them different options.",
+        ),
+        ({"budgets": [0.5, 0.5]}, "A budget is chosen twice. Choose each budget once."),
+        ({"methods": ["snap"]}, "There is no method 'snap'. Choose from: random, "),
+        ({"methods": ["snapkv:windows=4"]}, "SnapKV has no option 'windows'. Options: allocation, "),
+        ({"methods": ["snapkv:allocation=best"]}, "There is no allocation 'best'. Choose from: uniform, "),
+        ({"budgets": [0]}, "A budget lies between 1% and 100%, "),
+        ({"budgets": [1.5]}, "A budget lies between 1% and 100%, "),
+        ({"budgets": [float("nan")]}, "A budget lies between 1% and 100%, "),
+        ({"budgets": ["all"]}, "A budget lies between 1% and 100%, "),
+        (
+            {"methods": ["snapkv:window=64"]},
+            "The window (64) is longer than the prompt (50). Choose a smaller window.",
+        ),
+        (
+            {"options": {"snapkv": {"window": 64}}},
+            "The window (64) is longer than the prompt (50). Choose a smaller window.",
+        ),
+        (
+            {"budgets": [i / 1000 for i in range(1, 300)]},
+            "299 answers (methods x budgets) are more than the 256 allowed in one run. "
+            "Choose fewer methods or budgets.",
+        ),
+        ({"max_new_tokens": 0}, "New tokens lie between 1 and 1024, not 0."),
+        ({"max_new_tokens": 5000}, "New tokens lie between 1 and 1024, not 5000."),
+        ({"measures": ("kl", "speed")}, "There is no measure 'speed'. Choose from: kl, output_error."),
+        ({"temperature": -1.0}, "The temperature is a number from 0 up, not -1.0."),
+        ({"temperature": float("nan")}, "The temperature is a number from 0 up, not nan."),
+        ({"top_p": 0.0}, "top_p lies above 0 and at most at 1, not 0.0."),
+        ({"top_p": 1.5}, "top_p lies above 0 and at most at 1, not 1.5."),
+    ],
+)
+def test_bad_input_is_one_sentence_before_anything_is_computed(tiny_llama, monkeypatch, change, sentence):
+    monkeypatch.setattr(kvviz.engine.run, "prefill_steps", None)
+    asked = {"methods": ["snapkv"], "budgets": [0.5], "max_new_tokens": NEW, **change}
+    with pytest.raises(KvvizError) as error:
+        compare(tiny_llama, prompt_of(tiny_llama, N), **asked)
+    assert str(error.value).startswith(sentence)
+
+
+def test_an_answer_that_would_outgrow_the_model_is_refused(tiny_llama):
+    model = replace(tiny_llama, info=replace(tiny_llama.info, max_tokens=N + 5))
+    assert compare(model, prompt_of(tiny_llama, N), ["snapkv"], [0.5], 5, measures=()).full.token_ids
+    with pytest.raises(InputError, match="50 tokens and 6 new ones may follow; tiny-llama reads 55 tokens"):
+        compare(model, prompt_of(tiny_llama, N), ["snapkv"], [0.5], 6, measures=())
+
+
+def test_budgets_that_keep_the_same_are_noted(tiny_llama):
+    result = compare(tiny_llama, prompt_of(tiny_llama, N), ["snapkv"], [0.1, 5], 2, measures=())
+    assert "Some budgets keep the same number of tokens of this prompt." in result.notes
+
+
+def test_methods_that_would_read_alike_show_their_options(tiny_llama):
+    names = ["dropkv", "dropkv:preset=authors", "dropkv:pool=3,window=4", "snapkv:allocation=global"]
+    result = kvviz.compare(tiny_llama, prompt_of(tiny_llama, 60), names, [0.5], max_new_tokens=1)
+    assert list(result.labels.values()) == [
+        "DropKV",
+        "DropKV (preset=authors)",
+        "DropKV (pool=3, window=4)",
+        "SnapKV with global",
+    ]

@@ -1,0 +1,484 @@
+"""Selection: exact totals for every method, budget and shape; the agreed order; stages, cut-offs, notes."""
+
+from __future__ import annotations
+
+import math
+from functools import cache
+from types import SimpleNamespace
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from reference import METHOD_IDS, NEEDS, prompt_of
+from tiny import make_model
+
+import kvviz.methods
+from kvviz.engine.budgets import ALLOCATORS, entries_of
+from kvviz.engine.selection import label_of, protected_counts, select, stage_counts
+from kvviz.engine.trace import Trace, prefill
+from kvviz.errors import InputError, NeedError
+from kvviz.methods import get_method, parse_method
+from kvviz.methods.spec import Method, Scores
+
+EXACT = [name for name, allocator in ALLOCATORS.items() if allocator.exact]
+
+HKV, D, LAYERS = 2, 8, 3
+
+
+@cache
+def model_of(group: int, family: str = "llama"):
+    shape = {"num_attention_heads": group * HKV, "head_dim": D, "hidden_size": group * HKV * D}
+    if family == "gemma3":
+        kinds = ["sliding_attention", "full_attention", "sliding_attention"]
+        shape |= {"num_hidden_layers": LAYERS, "layer_types": kinds}
+    return make_model(family, num_key_value_heads=HKV, **shape)
+
+
+@cache
+def made_trace(group: int, n: int, family: str = "llama", seed: int = 0) -> Trace:
+    """A trace of random numbers with the shapes that a prefill of n tokens leaves."""
+    generator = torch.Generator().manual_seed(1000 * group + n + seed)
+
+    def rand(*shape):
+        return torch.randn(*shape, generator=generator)
+
+    hq = group * HKV
+    rows = [rand(HKV, n, D) for _ in range(2 * LAYERS)]
+    layers = range(LAYERS)
+    return Trace(
+        model=model_of(group, family),
+        prompt=SimpleNamespace(n_compressible=n),
+        n=n,
+        keys=rows[:LAYERS],
+        values=rows[LAYERS:],
+        queries=[rand(hq, min(n, 128), D) for _ in layers],
+        last_logits=rand(320),
+        needs=frozenset(NEEDS),
+        extras={
+            "column_sums": [rand(hq, n).abs() for _ in layers],
+            "query_stats": [{"mean": rand(hq, D), "cov": torch.eye(D).repeat(hq, 1, 1)} for _ in layers],
+            "repeat": [rand(hq, n).abs() for _ in layers],
+            "repeat_plus": [rand(hq, n).abs() for _ in layers],
+            "hidden": [rand(n, hq * D) for _ in layers],
+        },
+        padded=([], []),
+    )
+
+
+# -- exact totals -------------------------------------------------------------------------------------
+
+
+def check_counts(trace: Trace, selection, b: int, in_layer: bool) -> None:
+    rows = torch.tensor([trace.rows(i) for i in range(LAYERS)])
+    wanted = HKV * rows.clamp(max=b)  # a sliding layer has no more than its visible rows
+    counts = torch.stack([m.sum(-1) for m in selection.mask])
+    assert torch.equal(selection.budgets, counts)
+    assert int(counts.sum()) == int(wanted.sum())
+    if in_layer:
+        assert torch.equal(counts.sum(1), wanted)
+    mask, protected = torch.stack(selection.mask), selection.protected
+    assert mask.dtype == protected.dtype == torch.bool
+    assert mask.shape == protected.shape == (LAYERS, HKV, trace.n)
+    assert (mask | ~protected).all()  # what is protected is kept
+    for index in range(LAYERS):
+        hidden = trace.n - int(rows[index])
+        assert not mask[index, :, :hidden].any()  # behind the sliding window there is nothing to keep
+    assert torch.equal(selection.stage > 0, mask)
+    assert torch.equal(selection.stage == 3, protected)
+
+
+@given(
+    group=st.sampled_from([1, 3, 4, 7, 8]),
+    n=st.integers(1, 300),
+    share=st.floats(0, 1),
+    method=st.sampled_from(METHOD_IDS),
+    allocation=st.sampled_from([None, *EXACT]),
+)
+@settings(max_examples=500, deadline=None)
+def test_every_method_and_allocation_keeps_exactly_its_budget(group, n, share, method, allocation):
+    b = 1 + int(share * (n - 1))
+    trace = made_trace(group, n)
+    given_options = {} if allocation is None else {"allocation": allocation, "layer_weights": [3.0, 1.0, 2.0]}
+    selection = select(trace, method, b, **given_options)
+    name = allocation or get_method(method).allocation
+    check_counts(trace, selection, b, in_layer=name in ("uniform", "across_heads"))
+    if name == "uniform":
+        assert (selection.budgets == b).all()
+    assert selection.entries == b
+    assert selection.scope == ALLOCATORS[name].scope
+    trace.memo.clear()
+
+
+@given(
+    n=st.integers(1, 60),
+    share=st.floats(0, 1),
+    method=st.sampled_from(METHOD_IDS),
+    allocation=st.sampled_from(sorted(EXACT)),
+)
+@settings(max_examples=120, deadline=None)
+def test_the_same_where_layers_slide(n, share, method, allocation):
+    b = 1 + int(share * (n - 1))
+    trace = made_trace(3, n, "gemma3")
+    selection = select(trace, method, b, allocation=allocation, layer_weights=[1.0, 1.0, 1.0])
+    check_counts(trace, selection, b, in_layer=allocation in ("uniform", "across_heads"))
+    trace.memo.clear()
+
+
+@pytest.mark.parametrize("method", METHOD_IDS)
+def test_small_prompts_at_every_budget(method):
+    for n in (1, 2, 3, 5, 9):
+        for b in range(1, n + 1):
+            trace = made_trace(3, n)
+            check_counts(trace, select(trace, method, b), b, in_layer=False)
+
+
+@pytest.mark.parametrize("method", METHOD_IDS)
+def test_a_full_budget_keeps_everything_and_says_so(method):
+    trace = made_trace(4, 40)
+    for budget in (1.0, 40, 10**6):
+        selection = select(trace, method, budget)
+        assert all(mask.all() for mask in selection.mask)
+        label = selection.label
+        assert f"{label} kept everything at this budget: nothing was evicted." in selection.notes
+
+
+@pytest.mark.parametrize("method", METHOD_IDS)
+def test_the_same_selection_again_and_after_other_budgets(method):
+    trace, fresh = made_trace(3, 50), made_trace(3, 50)
+    for budget in (0.7, 3, 0.1, 1.0, 20):
+        select(trace, method, budget)
+    fresh.memo.clear()
+    for budget in (20, 0.1):
+        again, first = select(trace, method, budget), select(fresh, method, budget)
+        assert all(torch.equal(a, b) for a, b in zip(again.mask, first.mask))
+        fresh.memo.clear()
+
+
+# -- what is protected --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "b", "recent", "sinks"),
+    [
+        ("snapkv", {}, 100, 32, 0),
+        ("snapkv", {}, 40, 20, 0),  # at most half of the budget
+        ("snapkv", {}, 1, 1, 0),
+        ("snapkv", {}, 3, 1, 0),
+        ("snapkv", {"protect": 7}, 40, 7, 0),
+        ("snapkv", {"protect": 0}, 40, 0, 0),
+        ("snapkv", {"protect": 90}, 40, 40, 0),
+        ("dropkv", {}, 40, 8, 0),
+        ("tova", {}, 40, 1, 0),
+        ("knorm", {}, 40, 0, 0),
+        ("random", {}, 40, 0, 0),
+        ("h2o", {}, 41, 20, 0),
+        ("streaming_llm", {}, 10, 1, 4),
+        ("streaming_llm", {}, 3, 1, 2),  # at most b - W' sinks
+        ("expected_attention", {}, 40, 0, 4),
+        ("vatp", {}, 30, 15, 15),
+    ],
+)
+def test_the_protected_account(method, options, b, recent, sinks):
+    spec = get_method(method)
+    assert protected_counts(spec, spec.resolve(options), b) == (recent, sinks)
+    trace = made_trace(3, 120)
+    protected = select(trace, method, b, **options).protected
+    wanted = torch.zeros(120, dtype=torch.bool)
+    wanted[:sinks] = True
+    wanted[120 - recent :] = True
+    assert (protected == wanted).all()  # the same in every layer and head
+
+
+def test_a_sliding_layer_has_no_first_tokens_to_protect():
+    trace = made_trace(3, 50, "gemma3")  # layers 0 and 2 hold the last 7 rows alone
+    protected = select(trace, "streaming_llm", 20).protected
+    for index, sinks in enumerate((0, 4, 0)):
+        rows = protected[index, 0].nonzero()[:, 0].tolist()
+        assert rows == [*range(sinks), 49]
+    short = select(made_trace(3, 6, "gemma3"), "streaming_llm", 5).protected
+    assert (short == short[:1]).all()  # nothing has slid out yet
+
+
+def test_streaming_llm_keeps_the_first_and_the_last():
+    # n = 10, half kept: {0, 1, 2, 3, 9} is kvpress's set with four sinks and one recent token
+    for mask in select(made_trace(3, 10), "streaming_llm", 0.5).mask:
+        assert all(row.nonzero()[:, 0].tolist() == [0, 1, 2, 3, 9] for row in mask)
+    for mask in select(made_trace(3, 20), "streaming_llm", 9).mask:
+        assert all(row.nonzero()[:, 0].tolist() == [0, 1, 2, 3, 15, 16, 17, 18, 19] for row in mask)
+
+
+# -- order: score, then position, then head, then layer -----------------------------------------------
+
+
+@pytest.fixture
+def tied(monkeypatch):
+    """A method whose scores are small whole numbers, so that almost everything is a tie."""
+
+    def score(layer, options):
+        generator = torch.Generator().manual_seed(layer.index + 10 * options["seed"])
+        values = torch.randint(0, 3, (layer.n_kv_heads, layer.n), generator=generator).float()
+        values[values == options["nan"]] = float("nan")
+        return Scores(values[:, : layer.context])
+
+    method = Method("tied", "Tied", "", "", score, options={"seed": 0, "nan": -1, "sinks": 0})
+    monkeypatch.setitem(kvviz.methods._BY_ID, "tied", method)
+    return method
+
+
+def competitors(selection, trace, layers):
+    """(score, position, head, layer) of every unprotected visible entry, best first."""
+    entries = []
+    for index in layers:
+        for h in range(HKV):
+            for p in range(trace.n - trace.rows(index), trace.n):
+                if not selection.protected[index, h, p]:
+                    s = float(selection.scores[index][h, p])
+                    entries.append((math.inf if math.isnan(s) else -s, p, h, index))
+    return sorted(entries)
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("b", [1, 5, 9])
+def test_ties_go_to_the_earlier_position_then_the_lower_head_then_the_lower_layer(tied, family, seed, b):
+    trace = made_trace(3, 24, family)
+    trace.memo.clear()
+    common = {"seed": seed, "protect": b // 3, "sinks": b // 4}
+    common |= {"safeguard": 0.0, "normalise": False}
+    for allocation in ("uniform", "across_heads", "global"):
+        selection = select(trace, "tied", b, allocation=allocation, **common)
+        kept = {
+            (index, h, p)
+            for index in range(LAYERS)
+            for h in range(HKV)
+            for p in (selection.mask[index][h] & ~selection.protected[index, h]).nonzero()[:, 0].tolist()
+        }
+        wanted = set()
+        layers = [range(LAYERS)] if allocation == "global" else [[i] for i in range(LAYERS)]
+        for scope in layers:
+            if allocation == "uniform":
+                for h in range(HKV):
+                    order = [e for e in competitors(selection, trace, scope) if e[2] == h]
+                    free = sum(min(b, trace.rows(i)) - int(selection.protected[i, h].sum()) for i in scope)
+                    wanted |= {(e[3], e[2], e[1]) for e in order[:free]}
+            else:
+                free = sum(HKV * min(b, trace.rows(i)) - int(selection.protected[i].sum()) for i in scope)
+                wanted |= {(e[3], e[2], e[1]) for e in competitors(selection, trace, scope)[:free]}
+        assert kept == wanted, allocation
+
+
+def test_nan_never_competes_while_anything_else_is_left(tied):
+    trace = made_trace(3, 24)
+    for allocation in ("uniform", "across_heads", "global"):
+        selection = select(trace, "tied", 4, nan=1, seed=1, allocation=allocation, safeguard=0.0, protect=0)
+        for mask, scores in zip(selection.mask, selection.scores):
+            assert not (mask & scores.isnan()).any()
+
+
+# -- two stages ---------------------------------------------------------------------------------------
+
+
+def made_of(p, values, w_o):
+    """A trace of one layer and one head with the given attention of its last query."""
+    projection = torch.tensor([w_o], dtype=torch.float32)
+    layer = SimpleNamespace(w_o=projection, window=None, scaling=1.0, sinks=None)
+    model = SimpleNamespace(n_layers=1, n_query_heads=1, n_kv_heads=1, layer=lambda i: layer)
+    n = len(p)
+    return SimpleNamespace(
+        model=model, n=n, memo={}, extras={}, contiguous=True, rows=lambda i: n, visible=lambda i, rows: rows,
+        keys=[torch.zeros(1, n, 2)], values=[torch.tensor([values], dtype=torch.float32)],
+        window_attention=lambda i, w: torch.tensor(p, dtype=torch.float32)[None, None],
+    )  # fmt: skip
+
+
+def test_criticalkv_on_the_worked_example():
+    """T1: p = [.5, .25, .125, .125], ||vW||_1 = [1, 3, 2, 6], b = 2, stage 1 takes one."""
+    trace = made_of([0.5, 0.25, 0.125, 0.125], [[1, 0], [0, 1], [2, 0], [0, -2]], [[1, 0], [0, 3]])
+    plain = {"pool_kind": "none", "protect": 0, "window": 1}
+    selection = select(trace, "criticalkv", 2, **plain)
+    # stage 1: token 0; stage 2 by (p + 1e-4) nu = [.5001, .7503, .2502, .7506]: token 3
+    torch.testing.assert_close(selection.scores[0][0], torch.tensor([0.5001, 0.7503, 0.2502, 0.7506]))
+    torch.testing.assert_close(selection.first_scores[0][0], torch.tensor([0.5, 0.25, 0.125, 0.125]))
+    assert selection.stage[0, 0].tolist() == [1, 0, 0, 2]
+    assert selection.mask[0][0].tolist() == [True, False, False, True]
+    assert float(selection.cutoff[0, 0]) == pytest.approx(0.7506)
+    assert select(trace, "snapkv", 2, **plain).mask[0][0].tolist() == [True, True, False, False]
+
+
+@pytest.mark.parametrize(("critical", "base"), [("criticalkv", "snapkv"), ("critical_adakv", "adakv")])
+def test_a_whole_first_stage_is_the_base_selection(critical, base):
+    trace = made_trace(4, 80)
+    for budget in (0.1, 0.3, 25, 1.0):
+        ours = select(trace, critical, budget, stage1=1.0)
+        theirs = select(trace, base, budget)
+        assert all(torch.equal(a, b) for a, b in zip(ours.mask, theirs.mask))
+        assert not (ours.stage == 2).any()
+    assert not all(
+        torch.equal(a, b) for a, b in zip(select(trace, critical, 25).mask, select(trace, base, 25).mask)
+    )
+
+
+@pytest.mark.parametrize("method", ["criticalkv", "critical_adakv"])
+@pytest.mark.parametrize("stage1", [0.0, 0.29, 0.5, 1.0])
+def test_stages_by_definition(method, stage1):
+    trace = made_trace(3, 90)
+    selection = select(trace, method, 30, stage1=stage1, protect=4)
+    for index in range(LAYERS):
+        for h in range(HKV):
+            k = int(selection.budgets[index, h]) - 4
+            first = selection.first_scores[index][h].nan_to_num(-1e9).tolist()
+            second = selection.scores[index][h].nan_to_num(-1e9).tolist()
+            k1 = math.floor(round(stage1 * k, 9))
+            passed = sorted(range(86), key=lambda p: (-first[p], p))[:k1]
+            rest = sorted((p for p in range(86) if p not in passed), key=lambda p: (-second[p], p))
+            stage = selection.stage[index, h].tolist()
+            assert [p for p, s in enumerate(stage) if s == 1] == sorted(passed)
+            assert [p for p, s in enumerate(stage) if s == 2] == sorted(rest[: k - k1])
+            assert [p for p, s in enumerate(stage) if s == 3] == [86, 87, 88, 89]
+            if k > k1:
+                assert float(selection.cutoff[index, h]) == pytest.approx(second[rest[k - k1 - 1]])
+            else:
+                assert math.isnan(selection.cutoff[index, h])
+
+
+@given(hundredths=st.integers(0, 100), count=st.integers(0, 4000))
+@settings(max_examples=60, deadline=None)
+def test_the_first_stage_takes_the_exact_floor(hundredths, count):
+    assert stage_counts(torch.tensor([count]), hundredths / 100).tolist() == [hundredths * count // 100]
+
+
+def test_critical_adakv_has_the_head_budgets_of_its_base():
+    trace = made_trace(4, 80)
+    for budget in (3, 0.2, 0.6):
+        ours, theirs = select(trace, "critical_adakv", budget), select(trace, "adakv", budget)
+        assert torch.equal(ours.budgets, theirs.budgets)
+
+
+def test_entries_marked_first_are_stage_1():
+    trace = made_trace(4, 80)
+    selection = select(trace, "defensivekv", 30)
+    assert (selection.stage == 1).any()
+    assert set(selection.stage.unique().tolist()) <= {0, 1, 2, 3}
+    for index in range(LAYERS):
+        for h in range(HKV):
+            stage = selection.stage[index, h]
+            second = selection.scores[index][h][stage == 2]
+            lost = selection.scores[index][h][stage == 0]
+            if len(second) and len(lost):
+                assert second.min() >= lost.max()
+
+
+# -- scores, cut-offs, labels -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHOD_IDS)
+def test_scores_are_nan_exactly_where_no_score_decided(method):
+    trace = made_trace(3, 50, "gemma3")
+    selection = select(trace, method, 12)
+    for index in range(LAYERS):
+        visible = torch.zeros(HKV, 50, dtype=torch.bool)
+        visible[:, 50 - trace.rows(index) :] = True
+        wanted = visible & ~selection.protected[index]
+        for scores in (selection.scores[index], selection.scores_raw[index]):
+            assert scores.dtype == torch.float32
+            assert torch.equal(~scores.isnan(), wanted)
+
+
+def test_the_cutoff_is_the_lowest_score_kept():
+    trace = made_trace(3, 60)
+    selection = select(trace, "snapkv", 20)
+    for index in range(LAYERS):
+        chosen = selection.mask[index] & ~selection.protected[index]
+        lowest = selection.scores[index].masked_fill(~chosen, float("inf")).amin(-1)
+        torch.testing.assert_close(selection.cutoff[index], lowest)
+        best_lost = selection.scores[index].masked_fill(selection.mask[index], -1.0).nan_to_num(-1).amax(-1)
+        assert (best_lost <= selection.cutoff[index]).all()
+
+
+def test_a_head_without_chosen_entries_has_no_cutoff():
+    assert select(made_trace(3, 60), "snapkv", 4, protect=4).cutoff.isnan().all()
+
+
+def test_names_with_options():
+    method, options = parse_method(" snapkv : window=16, allocation=global, normalise=false, protect=none")
+    assert method.id == "snapkv"
+    assert options == {"window": 16, "allocation": "global", "normalise": False, "protect": None}
+    assert parse_method("obcache:epsilon=1e-3,variant=key")[1] == {"epsilon": 1e-3, "variant": "key"}
+    assert label_of(method, method.resolve(options)) == "SnapKV with global"
+    assert label_of(method, method.resolve()) == "SnapKV"
+    trace = made_trace(3, 60)
+    named = select(trace, "snapkv:window=4,pool_kind=max", 9)
+    given_options = select(trace, "snapkv", 9, window=4, pool_kind="max")
+    assert all(torch.equal(a, b) for a, b in zip(named.mask, given_options.mask))
+    assert named.method == "snapkv:window=4,pool_kind=max"
+
+
+def test_presets_lie_between_defaults_and_given_options():
+    options = select(made_trace(3, 60), "snapkv:preset=kvpress", 9, pool=3).options
+    assert (options["window"], options["pool"], options["pool_kind"]) == (64, 3, "avg")
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (("snap", 0.5, {}), "There is no method 'snap'. Choose from: random, "),
+        (("snapkv", 0.5, {"windows": 3}), "SnapKV has no option 'windows'. Options: allocation, "),
+        (("snapkv:window", 0.5, {}), "Write options as name=value: 'window' in 'snapkv:window' is not."),
+        (("snapkv", 0.5, {"window": 0}), "SnapKV: window is a whole number from 1 up, not 0."),
+        (("snapkv", 0.5, {"window": 2.5}), "SnapKV: window is a whole number from 1 up, not 2.5."),
+        (("snapkv", 0.5, {"pool_kind": "median"}), "SnapKV: pool_kind is one of avg, max, none."),
+        (("snapkv", 0.5, {"preset": "x"}), "SnapKV has no preset 'x'. Presets: paper, kvpress."),
+        (("snapkv", 0.5, {"allocation": "x"}), "There is no allocation 'x'. Choose from: uniform, "),
+        (("adakv", 0.5, {"safeguard": 1.1}), "AdaKV: safeguard lies between 0 and 1, not 1.1."),
+        (("criticalkv", 0.5, {"stage1": -0.1}), "CriticalKV: stage1 lies between 0 and 1, not -0.1."),
+        (("snapkv", 0, {}), "A budget lies between 1% and 100%, "),
+    ],
+)
+def test_bad_requests_are_one_sentence(call, sentence):
+    method, budget, options = call
+    with pytest.raises(InputError) as error:
+        select(made_trace(3, 60), method, budget, **options)
+    assert str(error.value).startswith(sentence)
+
+
+def test_a_window_longer_than_the_trace_holds_is_named():
+    with pytest.raises(NeedError, match="window of 200 needs more queries than this trace holds .128."):
+        select(made_trace(3, 250), "snapkv", 0.5, window=200)
+    notes = select(made_trace(3, 60), "snapkv", 0.5, window=128).notes
+    assert "The observation window was cut from 128 to the 60 tokens there are." in notes
+
+
+def test_a_need_the_trace_lacks_is_named(tiny_llama):
+    trace = prefill(tiny_llama, prompt_of(tiny_llama, 20), methods=["snapkv"])
+    for method, words in (("h2o", "accumulated attention"), ("kvzip", "repeats the context")):
+        with pytest.raises(NeedError, match=words):
+            select(trace, method, 0.5)
+
+
+def test_sliding_layers_are_said_in_the_notes():
+    notes = " ".join(select(made_trace(3, 50, "gemma3"), "snapkv", 12).notes)
+    assert "2 of 3 layers slide: only the last 7 tokens are held there" in notes
+
+
+def test_an_error_in_one_request_does_not_spoil_the_next(monkeypatch):
+    """Scores are kept with the trace; half a set of them must not be taken for a whole one."""
+    trace = made_trace(3, 40)
+    trace.memo.clear()
+    wanted = select(made_trace(3, 40), "snapkv", 8)
+    trace.memo.clear()
+    spec = get_method("snapkv")
+
+    def breaks(layer, options):
+        if layer.index == 1:
+            raise MemoryError
+        return spec.score(layer, options)
+
+    broken = Method(**{**vars(spec), "score": breaks})
+    monkeypatch.setitem(kvviz.methods._BY_ID, "snapkv", broken)
+    with pytest.raises(MemoryError):
+        select(trace, "snapkv", 8)
+    monkeypatch.setitem(kvviz.methods._BY_ID, "snapkv", spec)
+    again = select(trace, "snapkv", 8)
+    assert all(torch.equal(a, b) for a, b in zip(again.mask, wanted.mask))
+    assert entries_of(8, 40) == again.entries

@@ -1,0 +1,80 @@
+"""Answer cards, the table of answers, the KL strip."""
+
+import numpy as np
+from synthetic import synthetic_comparison
+
+from kvviz.figures.kl import kl_strip_figure, kl_strip_table
+from kvviz.results.answers import (
+    all_answers_table,
+    answer_cards,
+    differing_words,
+)
+
+
+def test_whole_words_that_differ_are_marked():
+    words = differing_words("The code is 1947, sir.", "The code is 58213, sir.")
+    assert "".join(piece for piece, _ in words) == "The code is 1947, sir."
+    assert [piece for piece, differs in words if differs] == ["1947,"]
+    assert not any(differs for _, differs in differing_words("a b", "a b"))
+    assert [d for p, d in differing_words("a  x b", "a b") if p == "x"] == [True]
+
+
+def test_cards_say_what_was_answered(run):
+    full, a, b = answer_cards(run, "snapkv", "dropkv", 0.1)
+    assert [card.role for card in (full, a, b)] == ["full", "a", "b"]
+    assert (full.verdict, a.verdict, b.verdict) == ("right", "wrong", "right")
+    assert a.verdict_words == "does not contain it"
+    assert b.verdict_words == "contains the expected answer"
+    assert a.decoded_at == 0.1
+    assert not a.banner
+    assert full.budget_line == "0.7 MB"
+    assert a.budget_line == "10% kept · 30 tokens per KV head · 0.1 of 0.7 MB"
+    assert b.kl_line.endswith("· same tokens as the full cache")
+    assert a.kl_line.endswith("· differs from token 3")
+
+
+def test_kl_line_leaves_the_shared_first_step_out():
+    c = synthetic_comparison()
+    v = c.variant("snapkv", 0.1)
+    v.kl = np.array([0, 0.1, 1.4, 0.3], np.float32)
+    line = answer_cards(c, "snapkv", None, 0.1)[1].kl_line
+    assert line == "KL 0.60 nats/token (largest 1.4 at token 2) · differs from token 3"
+    v.kl = None
+    assert answer_cards(c, "snapkv", None, 0.1)[1].kl_line == "differs from token 3"
+
+
+def test_an_undecoded_budget_shows_the_nearest_answer(run):
+    card = answer_cards(run, "snapkv", None, 0.07)[1]
+    assert card.decoded_at == 0.05
+    assert card.banner == "Not decoded at 7%. Shown: the answer at 5%."
+    assert card.budget_line.startswith("7% kept")
+
+
+def test_no_expected_answer_no_verdict():
+    cards = answer_cards(synthetic_comparison(expected=None), "snapkv", "dropkv", 0.1)
+    assert {card.verdict for card in cards} == {""}
+
+
+def test_verdicts_are_grey_when_the_full_cache_fails():
+    cards = answer_cards(synthetic_comparison(full_text="No."), "snapkv", "dropkv", 0.1)
+    assert all(card.grey for card in cards)
+
+
+def test_table_of_all_answers(run):
+    rows = all_answers_table(run).rows()
+    assert len(rows) == 1 + len(run.variants)
+    assert rows[0]["method"] == "full"
+    assert all(len(row["text"]) <= 40 for row in rows)
+    signs = {(row["method"], row["budget"]): row["verdict"] for row in rows}
+    assert signs["dropkv", 0.05] == "right"
+    assert signs["snapkv", 0.1] == "wrong"
+
+
+def test_kl_strip(run):
+    table = kl_strip_table(run, "snapkv", 0.1)
+    figure = kl_strip_figure(table, step=2)
+    assert np.allclose(figure.data[0].y, run.variant("snapkv", 0.1).kl)
+    assert figure.layout.yaxis.title.text == "KL, nats"
+    assert list(figure.layout.xaxis.ticktext)[1] == "·code"
+    assert [row["step"] for row in table.rows()] == [0, 1, 2, 3]
+    assert len(kl_strip_table(run, "snapkv", 0.15)) == 0

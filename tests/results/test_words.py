@@ -1,0 +1,119 @@
+"""Tokens and numbers as they are written."""
+
+import html
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from synthetic import synthetic_comparison
+
+from kvviz.results import words as text
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (0.2, "20%"),
+        (0.125, "13%"),
+        (0.015, "1.5%"),
+        (0.0199, "2%"),
+        (0.02, "2%"),
+        (0.0, "0%"),
+        (0.0001, "<0.1%"),
+        (0.9999, ">99%"),
+        (1.0, "100%"),
+        (None, "–"),
+        (float("nan"), "–"),
+    ],
+)
+def test_shares(value, shown):
+    assert text.share(value) == shown
+
+
+def test_other_numbers():
+    assert text.count(1024) == "1,024"
+    assert text.mb(47_244_000) == "47.2 MB"
+    assert text.kl(0.2134) == "0.21 nats/token"
+    assert text.kl(0.0004) == "<0.001 nats/token"
+    assert text.kl_number(1.44) == "1.4"
+    assert text.kl_number(12.6) == "13"
+    assert text.relative_error(0.18) == "18%"
+    assert text.relative_error(10.01) == ">1,000%"
+    assert text.relative_error(float("nan")) == "–"
+    assert text.score(0.0012345) == "0.00123"
+    assert text.score(123.45) == "123"
+    assert text.seconds(0.83) == "0.8 s"
+    assert text.share_of(3, 18) == "3 of 18"
+    assert text.share_of(20, 90) == "22%"
+
+
+@given(st.floats(1e-3, 1e5))
+def test_kl_has_two_significant_digits(x):
+    shown = float(text.kl_number(x).replace(",", ""))
+    assert shown == pytest.approx(x, rel=0.051)
+
+
+@given(st.floats(0, 1))
+def test_a_share_never_claims_all_or_nothing_falsely(x):
+    shown = text.share(x)
+    assert (shown == "0%") == (x == 0)
+    if shown == "100%":
+        assert x == pytest.approx(1)
+
+
+@given(st.text(max_size=60))
+def test_any_token_is_inert_and_readable(token):
+    shown = text.visible(token)
+    assert "<" not in shown
+    assert ">" not in shown
+    assert "$" not in shown
+    plain = html.unescape(shown)
+    assert plain == text.plain(token)
+    assert len(plain) <= 20
+    assert not any(unicodedata.category(ch)[0] in "CZ" for ch in plain)
+    plain.encode("utf-8")  # a lone surrogate would break every file and message
+
+
+def test_whitespace_is_visible_and_long_tokens_are_cut():
+    assert text.plain(" a\n\t") == "·a⏎⇥"
+    assert text.plain("\u202eevil\x00\ud800") == "▯evil▯▯"
+    assert text.plain("x" * 21) == "x" * 19 + "…"
+    assert text.visible("<s>") == "&lt;s&gt;"
+
+
+def test_a_budget_is_three_figures(run):
+    assert text.budget_triple(run, "snapkv", 0.2) == ("20% kept · 60 tokens per KV head · 0.1 of 0.7 MB")
+    assert text.budget_triple(run, "snapkv", 0.01).startswith("1% kept · 3 tokens per KV head")
+    assert text.budget_triple(run, "snapkv", 30).startswith("10% kept · 30 tokens per KV head")
+
+
+def test_uneven_heads_give_average_and_range(run):
+    counts = run.kept("dropkv", 0.2).sum(-1)
+    said = f"60 on average ({counts.min()} to {counts.max()}) tokens per KV head"
+    assert said in text.budget_triple(run, "dropkv", 0.2)
+
+
+def test_bytes_between_decoded_budgets_follow_the_entries(run):
+    kept = run.kept("snapkv", 0.3)
+    assert text.kept_bytes(run, "snapkv", 0.3) == pytest.approx(run.bytes_full * kept.mean())
+    assert text.kept_bytes(run, "snapkv", 0.12) is None
+
+
+def test_names_of_budgets():
+    c = synthetic_comparison(budgets=(0.1, 102))
+    assert text.budget_name(c, 0.1) == "10%"
+    assert text.budget_name(c, 102) == "102 tokens"
+    assert text.budget_name(c, 1) == "1 token"
+    assert text.budget_name(c, 1.0) == "100%"
+    assert text.place(7, 1, 412) == "layer 7, KV head 1, token 412"
+
+
+def test_two_variations_of_one_method_are_told_apart():
+    c = synthetic_comparison()
+    for v in c.variants:
+        if v.method == "dropkv":
+            v.method, v.label = "snapkv:window=16", "SnapKV"
+    assert text.label(c, "snapkv:window=16") == "SnapKV (window=16)"
+    assert text.label(c, "snapkv") == "SnapKV"
+    assert text.label(c, "streaming_llm") == "StreamingLLM"

@@ -1,0 +1,259 @@
+"""A made-up but complete comparison: every field filled, every shape right, no model involved."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvviz.results.comparison import Comparison
+from kvviz.types import Mark, ModelInfo, Prompt, Selection, Variant
+
+STOPS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
+METHODS = ("snapkv", "dropkv", "streaming_llm")
+LABELS = {
+    "snapkv": "SnapKV",
+    "dropkv": "DropKV",
+    "streaming_llm": "StreamingLLM",
+    "adakv": "AdaKV",
+    "criticalkv": "CriticalKV",
+    "keydiff": "KeyDiff",
+}
+UNEVEN = {"adakv", "dropkv"}  # heads compete within a layer
+TWO_STAGE = {"criticalkv"}
+POSITIONAL = {"streaming_llm"}  # no scores
+CODE = "58213"
+WINDOW = 32
+_TEXT = """the ledger of lighthouse keeper wrote oil burned in March counted steps to lamp room and
+found <s> 12 sacks salt & lime </b> at page 390 <a href=x> wind blew west for 7 hours , . """
+_WORDS = _TEXT.split()
+
+
+def synthetic_comparison(
+    n: int = 300,
+    L: int = 6,
+    Hq: int = 6,
+    Hkv: int = 3,
+    methods: tuple[str, ...] = METHODS,
+    budgets: tuple[float | int, ...] = (0.5, 0.2, 0.1, 0.05),
+    seed: int = 0,
+    *,
+    right: dict[str, float] | None = None,
+    full_text: str = "The code is 58213.",
+    expected: str | None = CODE,
+    marked: bool = True,
+    windows: tuple[int | None, ...] | None = None,
+    protocol: str = "question-aware",
+    d: int = 16,
+    stops: tuple[float, ...] = STOPS,
+    evict_every: int = 0,
+) -> Comparison:
+    """A comparison with needle M1 at 40% of the text and the expected answer 58213.
+
+    right    {method: smallest share at which its answer still contains the code}; by default
+             dropkv holds on to it longest.
+    windows  sliding window of each layer (None = full attention).
+    evict_every  > 0 adds decode-time evictions to every variant.
+    """
+    rng = np.random.default_rng(seed)
+    right = {"snapkv": 0.2, "dropkv": 0.05, "streaming_llm": 2.0} if right is None else right
+    windows = windows or (None,) * L
+    prompt, needle = _prompt(n, rng, protocol)
+    n = prompt.n_compressible
+    model = ModelInfo("test/tiny", L, Hq, Hkv, d, d * Hq, "float32", tuple(windows), 4 * n)
+    starts = np.array([0 if w is None else max(0, n - w + 1) for w in windows])
+    visible = np.arange(n)[None, :] >= starts[:, None]  # [L, n]
+    bytes_full = int(visible.sum()) * Hkv * 2 * d * 4
+
+    scores, firsts = {}, {}
+    for index, method in enumerate(methods):
+        raw = rng.gamma(0.3, 1.0, (L, Hkv, n)).astype(np.float32)
+        raw[:, :, :4] += 20  # the attention sink
+        raw[:, :, needle[0] : needle[1]] *= 1 + 3 * index
+        raw[~np.broadcast_to(visible[:, None], raw.shape)] = np.nan
+        scores[method], firsts[method] = raw, rng.gamma(0.3, 1.0, raw.shape).astype(np.float32)
+
+    full_tokens = _split(full_text)
+    full = Variant(
+        "full", "Full cache", 1.0, n, {}, None, _ids(full_tokens), full_tokens, full_text,
+        "stop token", bytes=bytes_full, tokens_kept=float(n),
+    )  # fmt: skip
+    variants = []
+    kept_bits, protected_bits, stop_entries, stop_errors = {}, {}, {}, {}
+    for method in methods:
+        for budget in budgets:
+            share = min(1.0, budget / n) if isinstance(budget, int) else budget
+            selection = _select(method, budget, share, scores, firsts, visible, prompt)
+            has = share >= right.get(method, 0.1)
+            text = full_text if has else "The code is 1947 <b>."
+            variants.append(_variant(selection, text, full_tokens, share, model, rng, evict_every))
+        at_stops = [_select(method, s, s, scores, firsts, visible, prompt) for s in stops]
+        masks = np.stack([np.stack(s.mask) for s in at_stops]).reshape(len(stops), L * Hkv, n)
+        kept_bits[method] = np.packbits(masks, axis=-1)
+        protected = np.stack([s.protected for s in at_stops]).reshape(masks.shape)
+        protected_bits[method] = np.packbits(protected, axis=-1)
+        stop_entries[method] = np.array([s.entries for s in at_stops])
+        stop_errors[method] = np.stack([_error(s, model, rng) for s in stops])
+
+    attention = rng.gamma(0.2, 1e-3, (L, Hkv, n)).astype(np.float32)
+    attention[:, :, 10:20] = 0
+    effect = (attention * rng.lognormal(0, 1, attention.shape)).astype(np.float32)
+    scored = {m: s.copy() for m, s in scores.items()}
+    for method, s in scored.items():
+        s[:, :, n - WINDOW :] = np.nan
+        if method in POSITIONAL:
+            s[:] = np.nan
+    return Comparison(
+        model=model,
+        prompt=prompt,
+        settings={"max_new_tokens": 24, "seed": 0, "temperature": 0.0, "options": {}},
+        full=full,
+        variants=variants,
+        bytes_full=bytes_full,
+        marks=[Mark("M1", *needle, CODE, "matches the expected answer")] if marked else [],
+        expected=expected,
+        stops=stops,
+        kept_bits=kept_bits,
+        protected_bits=protected_bits,
+        stop_entries=stop_entries,
+        stop_errors=stop_errors,
+        scores=scored,
+        lenses={"attention": attention, "effect": effect},
+        seconds={"prefill": 0.8},
+    )
+
+
+def _prompt(n: int, rng: np.random.Generator, protocol: str) -> tuple[Prompt, tuple[int, int]]:
+    head, question = ["<|user|>", "\n"], ["\n", "What", " is", " the", " code", "?", "<|bot|>"]
+    space = n - len(head) - len(question)
+    body = [" " + _WORDS[i] for i in rng.integers(0, len(_WORDS), space)]
+    body[15::40] = ["\n"] * len(body[15::40])
+    at = max(0, int(0.4 * space) - 2)
+    body[at : at + 5] = [" " + CODE[0], *CODE[1:]]
+    if space > at + 12:  # one character that takes three tokens
+        body[at + 8 : at + 11] = ["🦊", "🦊", "🦊"]
+    offsets: list[tuple[int, int] | None] = [None] * len(head)
+    document, previous = "", None
+    for token in body:
+        if token == "🦊" and previous == "🦊":
+            offsets.append(offsets[-1])
+            continue
+        offsets.append((len(document), len(document) + len(token)))
+        document, previous = document + token, token
+    end = len(head) + len(body)
+    tokens = [*head, *body, *question]
+    offsets += [None] * len(question)
+    prompt = Prompt(
+        input_ids=np.arange(len(tokens)),
+        n_compressible=end if protocol == "question-agnostic" else len(tokens),
+        tokens=tokens,
+        offsets=offsets,
+        document=document,
+        question="What is the code?",
+        system=None,
+        protocol=protocol,
+        document_span=(len(head), end),
+        question_span=(end + 1, end + 6),
+    )
+    return prompt, (len(head) + at, len(head) + at + 5)
+
+
+def _select(method, budget, share, scores, firsts, visible, prompt) -> Selection:
+    raw = scores[method]
+    L, Hkv, n = raw.shape
+    entries = max(1, int(share * n + 1e-9))
+    recent = min(WINDOW, max(1, entries // 2)) if entries < n else min(WINDOW, n)
+    protected = np.zeros(raw.shape, bool)
+    protected[:, :, n - recent :] = True
+    protected &= visible[:, None, :]
+    ranked = np.where(protected | np.isnan(raw), -np.inf, raw)
+    if method in POSITIONAL:
+        ranked = np.where(np.isfinite(ranked), np.arange(n, dtype=np.float32), -np.inf)
+        ranked[:, :, :4] = np.where(np.isfinite(ranked[:, :, :4]), 2.0 * n, -np.inf)
+    mask = protected.copy()
+    stage = np.where(protected, 3, 0).astype(np.int8)
+    for layer in range(L):
+        room = min(entries, int(visible[layer].sum())) - int(protected[layer, 0].sum())
+        pools = [range(Hkv)] if method in UNEVEN else [[h] for h in range(Hkv)]
+        for heads in pools:
+            flat = ranked[layer, list(heads)].ravel()
+            take = min(room * len(list(heads)), int(np.isfinite(flat).sum()))
+            order = np.argsort(-flat, kind="stable")[:take]
+            chosen = np.zeros(flat.shape, bool)
+            chosen[order] = True
+            mask[layer, list(heads)] |= chosen.reshape(-1, n)
+    by_score = mask & ~protected
+    stage[by_score] = 2
+    if method in TWO_STAGE:
+        middle = np.nanmedian(firsts[method])
+        stage[by_score & (firsts[method] > middle)] = 1
+    shown = np.where(protected, np.nan, raw).astype(np.float32)
+    if method in POSITIONAL:
+        shown = np.full_like(raw, np.nan)
+    with np.errstate(all="ignore"):
+        lowest = np.where(by_score, shown, np.inf).min(-1)
+    cutoff = np.where(np.isfinite(lowest), lowest, np.nan).astype(np.float32)
+    return Selection(
+        method=method,
+        label=LABELS[method],
+        budget=budget,
+        entries=entries,
+        options={"window": WINDOW, "pool": 7, "pool_kind": "max"},
+        mask=list(mask),
+        scores=list(shown),
+        scores_raw=list((shown * 0.9).astype(np.float32)),
+        budgets=mask.sum(-1).astype(np.int64),
+        protected=protected,
+        stage=stage,
+        cutoff=cutoff,
+        scope="layer" if method in UNEVEN else "head",
+        first_scores=list(firsts[method]) if method in TWO_STAGE else None,
+    )
+
+
+def _error(share: float, model: ModelInfo, rng: np.random.Generator) -> np.ndarray:
+    if share >= 1:
+        return np.zeros((model.n_layers, model.n_query_heads), np.float32)
+    shape = model.n_layers, model.n_query_heads
+    return (0.02 / share * rng.lognormal(0, 1, shape)).astype(np.float32)
+
+
+def _variant(selection, text, full_tokens, share, model, rng, evict_every) -> Variant:
+    tokens = _split(text)
+    differs = next((i for i, (x, y) in enumerate(zip(tokens, full_tokens)) if x != y), None)
+    kl = (0.02 / share * rng.gamma(1, 1, len(full_tokens))).astype(np.float32)
+    kl[0] = 0
+    held = int(np.sum(selection.budgets))
+    evictions = []
+    if evict_every:
+        for step in range(evict_every, 4 * evict_every, evict_every):
+            dropped = rng.integers(0, 3, (model.n_layers, model.n_kv_heads))
+            evictions.append({"step": step, "dropped": dropped.tolist()})
+    error = _error(share, model, rng)
+    return Variant(
+        method=selection.method,
+        label=selection.label,
+        budget=selection.budget,
+        entries=selection.entries,
+        options=selection.options,
+        selection=selection,
+        token_ids=_ids(tokens),
+        tokens=tokens,
+        text=text,
+        finished="stop token",
+        kl=kl,
+        output_error=error,
+        output_error_l1=error,
+        layer_error=error.mean(-1),
+        bytes=held * 2 * model.head_dim * 4,
+        tokens_kept=float(np.mean(selection.budgets)),
+        first_difference=differs,
+        evictions=evictions,
+    )
+
+
+def _split(text: str) -> list[str]:
+    words = text.split(" ")
+    return [words[0], *(" " + w for w in words[1:])]
+
+
+def _ids(tokens: list[str]) -> list[int]:
+    return [sum(map(ord, t)) for t in tokens]

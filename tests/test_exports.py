@@ -1,0 +1,135 @@
+"""CSV, JSON, masks, Python lines, report."""
+
+import ast
+import csv as csv_format
+import io
+import json as json_format
+
+import numpy as np
+import pytest
+from synthetic import synthetic_comparison
+
+from kvviz import exports
+from kvviz.figures.document import document_tokens
+from kvviz.figures.effect import effect_table
+from kvviz.figures.kept import all_methods_table, heads_table, kept_table, per_layer_table
+from kvviz.figures.sweep import MEASURES, sweep_table
+from kvviz.figures.versus import versus_table
+from kvviz.figures.why import why_minimap_table, why_table
+from kvviz.results.answers import all_answers_table
+
+
+def every_table(c):
+    yield all_answers_table(c)
+    yield document_tokens(c, "snapkv", "dropkv", 0.2, "ab")
+    yield kept_table(c, "snapkv", 0.2, columns=40)
+    yield versus_table(c, "snapkv", "dropkv", 0.2, columns=40)
+    yield heads_table(c, "snapkv", 0.2, 1)
+    yield per_layer_table(c, "snapkv", 0.2)
+    yield all_methods_table(c, 0.2, columns=10)
+    yield why_table(c, 1, 1, "snapkv", "dropkv", 0.2)
+    yield why_minimap_table(c, 50, "snapkv", "dropkv", 0.2)
+    yield effect_table(c, "snapkv", "dropkv", 0.1)
+    for measure in MEASURES:
+        yield sweep_table(c, measure, "snapkv", "dropkv")
+
+
+def strict(text):
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json_format.loads(text, parse_constant=refuse)
+
+
+def test_csv_and_json_hold_the_rows_of_the_table():
+    c = synthetic_comparison()
+    c.variant("snapkv", 0.1).output_error[0, 0] = np.nan
+    for table in every_table(c):
+        rows = table.rows(None)
+        lines = list(csv_format.reader(io.StringIO(exports.csv(table))))
+        assert len(lines) == len(rows) + 1
+        assert lines[0] == list(rows[0])
+        content = strict(exports.json(table))
+        assert [dict(zip(content["columns"], row)) for row in content["rows"]] == rows
+        assert table.rows(200) == rows[:200]
+        assert "nan" not in exports.csv(table).lower().split(",")
+
+
+def test_csv_runs_no_formula():
+    c = synthetic_comparison()
+    c.prompt.tokens[40:44] = ["=cmd()", "+1", "-1", "@x"]
+    lines = exports.csv(document_tokens(c, "snapkv", None, 0.2)).splitlines()
+    for start in ("=", "+", "-", "@"):
+        assert not any(line.split(",")[1].startswith(start) for line in lines)
+    assert "'=cmd()" in lines[41]
+
+
+def test_masks_unpack_as_the_manifest_says():
+    c = synthetic_comparison()
+    archive = np.load(io.BytesIO(exports.masks_npz(c)), allow_pickle=False)
+    manifest = strict(str(archive["manifest"]))
+    assert manifest["model"]["id"] == "test/tiny"
+    assert manifest["seed"] == 0
+    assert len(manifest["variants"]) == len(c.variants)
+    for one in manifest["variants"]:
+        mask = archive[one["array"]]
+        kept = eval(manifest["unpack"], {"np": np, "mask": mask, "n": manifest["n"]})
+        assert np.array_equal(kept, c.kept(one["method"], one["budget"]))
+
+
+def test_python_lines_rebuild_every_argument():
+    c = synthetic_comparison(budgets=(0.5, 30))
+    c.prompt.tokens[3] = "'''"
+    object.__setattr__(c.prompt, "document", "quote \" and \\ and \u202e and ''' \n{x}")
+    c.settings["methods"] = {"snapkv": {"own": {"window": 16}, "used": {}}}
+    c.settings["measures"] = ["kl"]
+    c.settings["temperature"] = 0.5
+    lines = exports.python_lines(c)
+    lines.encode("ascii")
+    tree = ast.parse(lines)
+    calls = {}
+    values = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            calls[node.func.attr] = {k.arg: k.value for k in node.keywords}
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
+            values[node.targets[0].id] = node.value.value
+    assert values["document"] == c.prompt.document
+    given = {k: ast.literal_eval(v) for k, v in calls["compare"].items()}
+    assert given == {
+        "methods": ["snapkv", "dropkv", "streaming_llm"],
+        "budgets": [0.5, 30],
+        "max_new_tokens": 24,
+        "measures": ("kl",),
+        "options": {"snapkv": {"window": 16}},
+        "expected": "58213",
+        "temperature": 0.5,
+        "top_p": 1.0,
+        "seed": 0,
+        "lenses": True,
+    }
+    assert ast.literal_eval(calls["build_prompt"]["protocol"]) == "question-aware"
+
+
+def test_report_is_self_contained_and_inert():
+    c = synthetic_comparison()
+    c.variant("snapkv", 0.05).text = "<script>alert(1)</script>"
+    object.__setattr__(c.prompt, "document", "</pre><script>alert(2)</script>")
+    report = exports.report_html(c, "window.Plotly={};/* </script> */")
+    assert "<script>alert" not in report
+    assert report.count("<script>") == report.count("</script>") == 2
+    assert "src=" not in report
+    assert "http" not in report
+    assert report.count("<figure>") == report.count("draw('plot") >= 6
+    assert "role:" not in report.split("function draw")[1]
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_exported_figures_have_real_colours(run, theme):
+    from kvviz.figures.kept import kept_figure
+
+    text = exports.figure_json(kept_figure(kept_table(run, "snapkv", 0.2)), theme)
+    figure = strict(text)
+    assert "role:" not in text
+    assert "<" not in text
+    assert figure["layout"]["paper_bgcolor"] == ("#FFFFFF" if theme == "light" else "#0F151C")

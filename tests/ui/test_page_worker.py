@@ -1,0 +1,80 @@
+"""Fields to a request, a request to statuses."""
+
+import threading
+import time
+
+import pytest
+from fake_engine import FakeEngine
+
+from kvviz.errors import InputError
+from kvviz.ui import asks, worker
+
+GOOD = {"document": "text", "question": "q?", "methods": ["snapkv"], "budgets": ["50%"]}
+
+
+@pytest.mark.parametrize(
+    "given, shares",
+    [("50, 20%; 5", [0.5, 0.2, 0.05]), (["1", "100%"], [1.0, 0.01]), ("7 7", [0.07])],
+)
+def test_budgets_are_read_as_percent(given, shares):
+    assert asks.budgets(given) == pytest.approx(shares)
+
+
+@pytest.mark.parametrize("given", ["0", "101", "-3", "nan", "abc", "inf"])
+def test_budgets_outside_the_range_are_named(given):
+    with pytest.raises(InputError, match="between 1% and 100%"):
+        asks.budgets(given)
+
+
+@pytest.mark.parametrize(
+    "change, sentence",
+    [({"document": " \n"}, "Paste or upload a document first."),
+     ({"question": ""}, "Ask a question about the document."),
+     ({"methods": []}, "Choose at least one method."),
+     ({"budgets": []}, "Choose at least one budget")],
+)  # fmt: skip
+def test_missing_fields_are_named(change, sentence):
+    with pytest.raises(InputError, match=sentence):
+        asks.request(**{**GOOD, **change})
+
+
+def _states(ask, engine, cancel=None):
+    return list(worker.stream(engine, ask, cancel or threading.Event()))
+
+
+def test_a_run_ends_with_its_result():
+    statuses = _states(asks.request(**GOOD), FakeEngine())
+    assert statuses[-1]["state"] == "done" and statuses[-1]["result"].methods == ["snapkv"]
+    assert all(s["state"] == "running" for s in statuses[:-1])
+    assert any(s.get("answers") for s in statuses[:-1])
+
+
+def test_an_error_for_a_person_is_passed_on():
+    last = _states(asks.request(**{**GOOD, "question": "fail"}), FakeEngine())[-1]
+    assert last == {"state": "failed", "message": "This document has 9,310 tokens; tiny reads 8,192."}
+
+
+def test_a_fault_becomes_one_sentence(capsys):
+    last = _states(asks.request(**{**GOOD, "question": "break"}), FakeEngine())[-1]
+    assert last["state"] == "failed" and "fault" not in last["message"]
+    assert "RuntimeError" in capsys.readouterr().err
+
+
+def test_stop_ends_the_run_and_keeps_what_is_finished():
+    cancel, engine = threading.Event(), FakeEngine(steps=500, pause=0.01)
+    last = None
+    for status in worker.stream(engine, asks.request(**GOOD), cancel):
+        cancel.set()
+        last = status
+    assert last["state"] == "stopped" and last["message"].startswith("Stopped.")
+
+
+def test_a_closed_stream_stops_the_work():
+    engine = FakeEngine(steps=500, pause=0.01)
+    stream = worker.stream(engine, asks.request(**GOOD), threading.Event())
+    next(stream)
+    stream.close()
+    until = time.monotonic() + 5
+    while not engine.ended and time.monotonic() < until:
+        time.sleep(0.02)
+    assert engine.ended == [True]
