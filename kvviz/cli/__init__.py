@@ -6,13 +6,13 @@ Exit codes: 0 done, 2 bad input (one sentence on standard error), 130 interrupte
 from __future__ import annotations
 
 import argparse
-import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 from kvviz.cli.terminal import Progress, interruptible, print_result
 from kvviz.errors import InputError, KvvizError
+from kvviz.identity import split_methods
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -169,35 +169,11 @@ def _niah_parser(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(run=_niah)
 
 
-def split_methods(text: str) -> list[str]:
-    """ "a:x=1,y=2,b" -> ["a:x=1,y=2", "b"]: a part with "=" and no ":" belongs to the method before it."""
-    names: list[str] = []
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        if names and "=" in part and ":" not in part:
-            names[-1] += f",{part}"
-        else:
-            names.append(part)
-    return names
-
-
-def parse_budget(text: str) -> float | int:
-    """ "20%" and "0.2" are shares, "128" is a number of tokens per KV head."""
-    text = text.strip()
-    try:
-        if text.endswith("%"):
-            return float(text[:-1]) / 100
-        return int(text) if re.fullmatch(r"[+-]?\d+", text) else float(text)
-    except ValueError:
-        raise InputError(
-            f"{text!r} is not a budget. Write a share such as 0.2 or 20%, or a whole number of tokens."
-        ) from None
-
-
 def _compare(args: argparse.Namespace) -> int:
     for out in filter(None, (args.json, args.save)):
         if not Path(out).resolve().parent.is_dir():
             raise InputError(f"There is no folder {Path(out).parent} to write {Path(out).name} to.")
-    budgets = [parse_budget(b) for b in args.budgets.split(",") if b.strip()]
+    budgets = [b for b in args.budgets.split(",") if b.strip()]
     document, notices = _read_document(args.document)
     for notice in notices:
         print(f"kvviz: {notice}", file=sys.stderr)
@@ -259,7 +235,7 @@ def _niah(args: argparse.Namespace) -> int:
     methods = split_methods(args.methods)
     if methods == ["all"]:
         methods = [m.id for m in list_methods() if m.artefact is None]
-    budgets = [parse_budget(b) for b in args.budgets.split(",") if b.strip()]
+    budgets = [b for b in args.budgets.split(",") if b.strip()]
     with interruptible() as cancel:
         grid = needle_grid(
             load_model(args.model, dtype=args.dtype),

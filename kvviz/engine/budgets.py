@@ -25,6 +25,7 @@ import torch
 
 from kvviz.engine.ranking import rank
 from kvviz.errors import InputError
+from kvviz.identity import Budget
 
 Options = Mapping[str, Any]
 
@@ -57,21 +58,12 @@ class Candidates:
         return self.scores.shape[1]
 
 
-def entries_of(budget: float | int, n: int) -> int:
+def entries_of(budget: float | int | str | Budget, n: int) -> int:
     """b, entries per KV head, of a share in (0, 1] or a whole number, among n tokens.
 
     Exact: floor(0.29 * 100) is 29. At least 1; a number above n means n. InputError otherwise.
     """
-    sentence = "A budget lies between 1% and 100%, or is a whole number of tokens per KV head"
-    if isinstance(budget, bool) or not isinstance(budget, int | float):
-        raise InputError(f"{sentence}, not {budget!r}.")
-    if isinstance(budget, int):
-        if budget < 1:
-            raise InputError(f"{sentence}, not {budget}.")
-        return min(budget, n)
-    if not math.isfinite(budget) or not 0 < budget <= 1:
-        raise InputError(f"{sentence}, not {budget}.")
-    return max(1, min(n, math.floor(Fraction(str(budget)) * n)))
+    return Budget.parse(budget).of(n)
 
 
 def round_to_total(shares: Sequence[float], total: int, caps: Sequence[int]) -> list[int]:

@@ -21,6 +21,7 @@ import torch
 from kvviz.engine.run import compare_stream
 from kvviz.engine.trace import Trace, needs_of, prefill_steps
 from kvviz.errors import InputError
+from kvviz.identity import MethodRef
 from kvviz.methods import Method, parse_method
 from kvviz.models import Model
 from kvviz.results.comparison import Comparison
@@ -85,7 +86,7 @@ def try_edits_stream(
     if variant is None or variant.selection is None:
         raise InputError("Choose a method and a budget that were decoded, then try again.")
     check_edits(edits, c.model, c.n)
-    base = method.partition("+")[0]  # an edited set's own name is "method+edit1"
+    base = str(MethodRef.parse(method).base)  # an edited set's own name is "method+edit1"
     spec, _ = parse_method(base)
     if trace is None:
         needs = needs_of([base], {base: _options(c, base)}) if spec.readout else frozenset()

@@ -8,10 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from kvviz.engine.budgets import ALLOCATORS, allocate, entries_of
+from kvviz.engine.budgets import ALLOCATORS, allocate
 from kvviz.engine.decode import Sampling
 from kvviz.engine.selection import label_of
 from kvviz.errors import InputError
+from kvviz.identity import Budget, MethodRef, parse_budgets
 from kvviz.methods import Method, parse_method
 from kvviz.settings import settings
 from kvviz.types import Prompt, Selection
@@ -78,7 +79,7 @@ def labels(methods: Sequence[Planned]) -> dict[str, str]:
     alike = Counter(plain.values())
     found = {}
     for name, label in plain.items():
-        given = name.partition(":")[2].replace(",", ", ")
+        given = MethodRef.parse(name).options_words
         found[name] = f"{label} ({given})" if given and alike[label] > 1 else label
     return found
 
@@ -100,8 +101,9 @@ def make_plan(
     methods = [methods] if isinstance(methods, str) else list(methods)
     if not methods and not selections:
         raise InputError("Choose at least one method.")
+    budgets = parse_budgets(budgets)
     if methods and not budgets:
-        raise InputError("Choose at least one budget between 1% and 100%.")
+        raise InputError("Choose at least one budget.")
     for name in options:
         parse_method(name)  # options of a misspelt name would be ignored without a word
     notes = _check_budgets(budgets, prompt.n_compressible)
@@ -115,7 +117,7 @@ def make_plan(
         )
     plan = Plan(
         methods=planned,
-        budgets=tuple(budgets),
+        budgets=tuple(b.value for b in budgets),
         max_new_tokens=max_new_tokens,
         measures=tuple(measures),
         controlled=controlled,
@@ -128,10 +130,8 @@ def make_plan(
     return plan
 
 
-def _check_budgets(budgets: Sequence[float | int], n: int) -> list[str]:
-    entries = [entries_of(b, n) for b in budgets]
-    if len(set(budgets)) < len(budgets):
-        raise InputError("A budget is chosen twice. Choose each budget once.")
+def _check_budgets(budgets: Sequence[Budget], n: int) -> list[str]:
+    entries = [b.of(n) for b in budgets]
     return (
         ["Some budgets keep the same number of tokens of this prompt."]
         if len(set(entries)) < len(entries)
@@ -142,7 +142,8 @@ def _check_budgets(budgets: Sequence[float | int], n: int) -> list[str]:
 def _planned(
     name: str, names: list[str], given: Mapping[str, Any], controlled: bool, prompt: Prompt
 ) -> Planned:
-    if names.count(name) > 1:
+    ref = MethodRef.parse(name)
+    if [MethodRef.parse(other) for other in names].count(ref) > 1:
         raise InputError(f"{name} is chosen twice. Choose each method once, or give them different options.")
     method, inline = parse_method(name)
     given = {**inline, **given}

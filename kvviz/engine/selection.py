@@ -15,9 +15,10 @@ from typing import Any
 
 import torch
 
-from kvviz.engine.budgets import ALLOCATORS, Candidates, allocate, entries_of
+from kvviz.engine.budgets import ALLOCATORS, Candidates, allocate
 from kvviz.engine.ranking import rank
 from kvviz.engine.trace import Trace
+from kvviz.identity import Budget
 from kvviz.methods import Method, parse_method
 from kvviz.methods.layer import LayerView
 from kvviz.methods.spec import Scores
@@ -127,7 +128,8 @@ def select(trace: Trace, method: str, budget: float | int, **options: Any) -> Se
     missing = spec.needs_with(resolved) - set(trace.extras)
     if missing:
         trace.extra(sorted(missing)[0], 0)
-    b = entries_of(budget, trace.n)
+    asked = Budget.parse(budget)
+    b = asked.of(trace.n)
     rows = accounts(trace, spec, resolved, b)
     scores = score_layers(trace, spec, resolved, [a.context for a in rows])
     counts = _context_counts(trace, rows, scores, resolved)
@@ -140,7 +142,7 @@ def select(trace: Trace, method: str, budget: float | int, **options: Any) -> Se
     return Selection(
         method=method,
         label=label_of(spec, resolved),
-        budget=budget,
+        budget=asked.value,
         entries=b,
         options=resolved,
         scope=ALLOCATORS[resolved["allocation"]].scope,

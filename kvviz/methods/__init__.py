@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from kvviz.errors import InputError
+from kvviz.identity import MethodRef
 from kvviz.methods import (
     adakv,
     cake,
@@ -98,23 +99,5 @@ def methods_table() -> str:
 
 def parse_method(name: str) -> tuple[Method, dict[str, Any]]:
     """The method and its options of "snapkv" or "snapkv:window=16,allocation=global"."""
-    method_id, _, text = name.partition(":")
-    options: dict[str, Any] = {}
-    for part in filter(None, (p.strip() for p in text.split(","))):
-        key, equals, value = part.partition("=")
-        if not equals:
-            raise InputError(f"Write options as name=value: {part!r} in {name!r} is not.")
-        options[key.strip()] = _value(value.strip())
-    return get_method(method_id.strip()), options
-
-
-def _value(text: str) -> Any:
-    words = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
+    ref = MethodRef.parse(name)
+    return get_method(ref.id), ref.given

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 
 from kvviz.errors import InputError
+from kvviz.identity import Budget
 from kvviz.types import Mark, ModelInfo, Prompt, Selection, Variant
 
 FORMAT = 1  # raised when an older reader could misread a newer file
@@ -79,7 +80,8 @@ class Comparison:
     @property
     def budgets(self) -> list[float | int]:
         """Decoded budgets, largest first."""
-        return sorted({v.budget for v in self.variants}, key=lambda b: -self.share(b))
+        decoded = dict.fromkeys(Budget.parse(v.budget) for v in self.variants)  # 1 and 1.0 are two budgets
+        return sorted((b.value for b in decoded), key=lambda b: -self.share(b))
 
     def share(self, budget: float | int) -> float:
         """A budget as a share of n (an integer budget is entries per KV head)."""

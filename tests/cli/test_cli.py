@@ -9,7 +9,6 @@ import pytest
 
 from kvviz import cli, load_comparison
 from kvviz.cli import terminal
-from kvviz.errors import InputError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -67,10 +66,10 @@ def test_writes_what_it_found(document, tiny_model_loads, tmp_path):
         (["--methods", "snapcv"], "There is no method 'snapcv'"),
         (["--methods", "snapkv,snapkv"], "snapkv is chosen twice"),
         (["--methods", "snapkv:widow=3"], "has no option 'widow'"),
-        (["--budgets", "0"], "A budget lies between 1% and 100%"),
-        (["--budgets", "1.5"], "A budget lies between 1% and 100%"),
-        (["--budgets", "nan"], "A budget lies between 1% and 100%"),
-        (["--budgets", "half"], "'half' is not a budget"),
+        (["--budgets", "0"], "A budget is a share above 0 and up to 1"),
+        (["--budgets", "1.5"], "A budget is a share above 0 and up to 1"),
+        (["--budgets", "nan"], "A budget is a share above 0 and up to 1"),
+        (["--budgets", "half"], "tokens per KV head from 1 up, not 'half'"),
         (["--budgets", ""], "Choose at least one budget"),
         (["--max-new-tokens", "0"], "New tokens lie between 1 and"),
         (["--measures", "accuracy"], "There is no measure 'accuracy'"),
@@ -102,24 +101,6 @@ def test_unknown_model_is_refused(document, capsys, monkeypatch):
 
 def test_control_characters_of_an_answer_do_not_reach_the_terminal():
     assert terminal.printable("a\x1b[31mb\nc") == "a?[31mb c"
-
-
-def test_methods_with_options_are_told_apart():
-    assert cli.split_methods("snapkv:window=16,allocation=global,tova") == [
-        "snapkv:window=16,allocation=global",
-        "tova",
-    ]
-    assert cli.split_methods(" a , b ") == ["a", "b"]
-
-
-@pytest.mark.parametrize("text, budget", [("20%", 0.2), ("0.2", 0.2), ("128", 128), ("1.0", 1.0), ("1", 1)])
-def test_budgets_as_written(text, budget):
-    assert cli.parse_budget(text) == budget and type(cli.parse_budget(text)) is type(budget)
-
-
-def test_a_budget_that_is_none():
-    with pytest.raises(InputError, match="is not a budget"):
-        cli.parse_budget("lots")
 
 
 def test_help_and_list_of_methods(capsys):

@@ -24,6 +24,7 @@ from kvviz.engine.budgets import (
     round_to_total,
 )
 from kvviz.errors import InputError
+from kvviz.identity import BUDGET_WORDS
 from kvviz.methods.spec import COMMON_OPTIONS
 
 OPTIONS = dict(COMMON_OPTIONS)
@@ -74,9 +75,7 @@ def test_entries_of_a_decimal_share_are_its_floor(hundredths, n):
 def test_a_budget_that_cannot_be_used_is_one_sentence(budget):
     with pytest.raises(InputError) as error:
         entries_of(budget, 100)
-    assert str(error.value).startswith(
-        "A budget lies between 1% and 100%, or is a whole number of tokens per KV head, not "
-    )
+    assert str(error.value).startswith(f"{BUDGET_WORDS}, not ")
 
 
 # -- rounding -----------------------------------------------------------------------------------------

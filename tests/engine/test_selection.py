@@ -432,7 +432,7 @@ def test_presets_lie_between_defaults_and_given_options():
         (("snapkv", 0.5, {"allocation": "x"}), "There is no allocation 'x'. Choose from: uniform, "),
         (("adakv", 0.5, {"safeguard": 1.1}), "AdaKV: safeguard lies between 0 and 1, not 1.1."),
         (("criticalkv", 0.5, {"stage1": -0.1}), "CriticalKV: stage1 lies between 0 and 1, not -0.1."),
-        (("snapkv", 0, {}), "A budget lies between 1% and 100%, "),
+        (("snapkv", 0, {}), "A budget is a share above 0 and up to 1 "),
     ],
 )
 def test_bad_requests_are_one_sentence(call, sentence):
