@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from difflib import get_close_matches
 from typing import Any
 
 from kvviz.errors import InputError
-from kvviz.identity import MethodRef
+from kvviz.identity import MethodRef, shown
 from kvviz.methods import (
     adakv,
     cake,
@@ -66,6 +67,7 @@ METHODS: tuple[Method, ...] = (
 )
 
 _BY_ID = {method.id: method for method in METHODS}
+_BY_NAME = {"".join(filter(str.isalnum, name)).casefold(): m for m in METHODS for name in (m.id, m.label)}
 
 
 def list_methods() -> list[Method]:
@@ -74,10 +76,13 @@ def list_methods() -> list[Method]:
 
 
 def get_method(method_id: str) -> Method:
-    """The spec of one method; InputError names the known ids."""
-    if method_id not in _BY_ID:
-        raise InputError(f"There is no method {method_id!r}. Choose from: {', '.join(_BY_ID)}.")
-    return _BY_ID[method_id]
+    """The spec of one method, by its id or its label; InputError says which was probably meant."""
+    plain = "".join(filter(str.isalnum, method_id)).casefold()
+    if plain not in _BY_NAME:
+        close = [_BY_NAME[name].id for name in get_close_matches(plain, _BY_NAME, 1)]
+        meant = f"Did you mean {close[0]}?" if close else f"Choose from: {', '.join(_BY_ID)}."
+        raise InputError(f"There is no method {shown(method_id)}. {meant}")
+    return _BY_NAME[plain]
 
 
 def methods_table() -> str:

@@ -92,9 +92,12 @@ def test_bad_options_are_one_sentence(options, message):
         get_method("snapkv").resolve(options)
 
 
-def test_unknown_method_names_the_known_ones():
-    with pytest.raises(InputError, match="random, streaming_llm"):
+def test_an_unknown_method_is_refused_with_the_one_meant_or_all_there_are():
+    with pytest.raises(InputError, match="Did you mean snapkv"):
         get_method("snap")
+    with pytest.raises(InputError, match="Choose from: random, streaming_llm"):
+        get_method("xyz")
+    assert get_method("SnapKV") is get_method("SNAPKV") is get_method("snapkv")
 
 
 def test_table_has_one_row_a_method():
