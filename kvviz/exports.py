@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from kvviz.engine.ask import Ask
 from kvviz.figures.effect import effect_map_figure, effect_scatter_figure, effect_table
 from kvviz.figures.kept import kept_figure, kept_table, versus_figure, versus_table
 from kvviz.figures.palette import resolve
 from kvviz.figures.sweep import sweep_figure, sweep_table
+from kvviz.identity import Budget, MethodRef
 from kvviz.results import words as text
 from kvviz.results.answers import all_answers_table
 from kvviz.results.comparison import Comparison
@@ -95,7 +97,7 @@ def masks_npz(c: Comparison) -> bytes:
         "unpack": "np.unpackbits(mask, axis=-1, count=n).astype(bool)",
         "numpy": np.__version__,
         "settings": c.settings,
-        "seed": c.settings.get("seed"),
+        "seed": Ask.of_settings(c.settings).seed,
         "marks": [dataclasses.asdict(m) for m in c.marks],
         "variants": variants,
     }
@@ -121,51 +123,43 @@ def _plain(value: Any) -> Any:
 
 
 def python_lines(c: Comparison) -> str:
-    """Lines that run this comparison again: model, document, question, every setting."""
-    p, s = c.prompt, c.settings
-    options = {
-        method: own["own"]
-        for method, own in (s.get("methods") or {}).items()
-        if isinstance(own, dict) and own.get("own")
-    }
+    """Lines that run this comparison again: model, document, question, every setting that was chosen."""
+    p, ask, plain = c.prompt, Ask.of_settings(c.settings), Ask()
+    decoded = [v for v in c.variants if not MethodRef.parse(v.method).made]  # edited sets follow below
+    methods = list(dict.fromkeys(v.method for v in decoded))
+    budgets = [b.value for b in dict.fromkeys(Budget.parse(v.budget) for v in decoded)]
+    ask = dataclasses.replace(ask.of(methods, budgets), expected=c.expected, lenses=bool(c.lenses))
+    given = ask.to_dict() | {"measures": ask.measures}
     arguments = [
-        "model",
-        "prompt",
-        f"methods={[m for m in c.methods if '+' not in m]!r}",  # edited sets follow below
-        f"budgets={[*dict.fromkeys(v.budget for v in c.variants if '+' not in v.method)]!r}",
+        f"{f.name}={given[f.name]!r}"
+        for f in dataclasses.fields(Ask)
+        if f.name == "max_new_tokens" or getattr(ask, f.name) != getattr(plain, f.name)
     ]
-    if "max_new_tokens" in s:
-        arguments.append(f"max_new_tokens={s['max_new_tokens']!r}")
-    if "measures" in s:
-        arguments.append(f"measures={tuple(s['measures'])!r}")
-    if options:
-        arguments.append(f"options={options!r}")
-    if c.expected:
-        arguments.append(f"expected={c.expected!r}")
-    if s.get("controlled"):
-        arguments.append("controlled=True")
-    if s.get("temperature"):
-        arguments.append(f"temperature={s['temperature']!r}")
-        arguments.append(f"top_p={s.get('top_p', 1.0)!r}")
-        arguments.append(f"seed={s.get('seed', 0)!r}")
-    if s.get("evict_every"):
-        arguments.append(f"evict_every={s['evict_every']!r}")
-    if c.lenses:
-        arguments.append("lenses=True")
-    joined = "".join(f"    {argument},\n" for argument in arguments)
+    joined = "".join(f"    {argument},\n" for argument in ("model", "prompt", *arguments))
     return (
         "import kvviz\n"
         "\n"
         f"document = {ascii(p.document)}\n"
         f"question = {ascii(p.question)}\n"
         "\n"
-        f"model = kvviz.load_model({c.model.id!r}, dtype={c.model.dtype!r})\n"
+        f"{_model_lines(c)}"
         "prompt = kvviz.build_prompt(\n"
         f"    model, document=document, question=question, system={ascii(p.system)}, "
         f"protocol={p.protocol!r}\n"
         ")\n"
         f"result = kvviz.compare(\n{joined})\n"
-        f"print(result.to_frame())\n{_edit_lines(c)}"
+        f"print(result.to_frame().to_string())\n{_edit_lines(c)}"
+    )
+
+
+def _model_lines(c: Comparison) -> str:
+    """How the model is had again: by the name it was loaded with, or wrapped by whoever wrapped it."""
+    source = c.settings.get("source", c.model.id)
+    if source:
+        return f"model = kvviz.load_model({str(source)!r}, dtype={c.model.dtype!r})\n"
+    return (
+        "# This model was wrapped: hf_model and tokenizer are the ones you wrapped.\n"
+        f"model = kvviz.wrap_model(hf_model, tokenizer, {c.model.id!r})\n"
     )
 
 
@@ -176,17 +170,21 @@ def _edit_lines(c: Comparison) -> str:
         return ""
     lines = ["", "from kvviz.engine.experiment import Edit, try_edits", ""]
     for item in tried:
-        edits = ", ".join(
-            f"Edit({e['kind']!r}, {e['start']}, {e['end']}, {e['layer']}, {e['head']})" for e in item["edits"]
-        )
+        edits = ", ".join(_edit(e) for e in item["edits"])
         lines += [
             "edited = try_edits(",
-            f"    model, result, {item['method']!r}, {item['budget']!r}, [{edits}], "
+            f"    model, result, {str(item['method'])!r}, {Budget.parse(item['budget']).value!r}, [{edits}], "
             f"same_size={bool(item['same_size'])}",
             ")",
-            "print(edited.to_frame())",
+            "print(edited.to_frame().to_string())",
         ]
     return "\n".join(lines) + "\n"
+
+
+def _edit(e: dict[str, Any]) -> str:
+    """One edit of a stored run, which may be a stranger's: nothing but a kind and whole numbers."""
+    places = [None if e[name] is None else int(e[name]) for name in ("start", "end", "layer", "head")]
+    return f"Edit({str(e['kind'])!r}, {', '.join(map(repr, places))})"
 
 
 def figure_json(figure: go.Figure, theme: str = "light") -> str:

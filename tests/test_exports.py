@@ -104,8 +104,6 @@ def test_python_lines_rebuild_every_argument():
         "options": {"snapkv": {"window": 16}},
         "expected": "58213",
         "temperature": 0.5,
-        "top_p": 1.0,
-        "seed": 0,
         "lenses": True,
     }
     assert ast.literal_eval(calls["build_prompt"]["protocol"]) == "question-aware"

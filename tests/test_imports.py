@@ -18,6 +18,7 @@ PACKAGE = ROOT / "kvviz"
 # Stages in order; a module may import from its own stage and from those before it.
 STAGES = (
     {"errors", "types", "settings", "resources", "identity"},
+    {"engine.ask"},
     {"models"},
     {"engine.ranking", "engine.prompts", "engine.forward", "engine.attention"},
     {"methods"},

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from kvviz.engine.ask import MEASURES, Ask
 from kvviz.engine.run import compare_stream
 from kvviz.engine.trace import Trace, needs_of, prefill_steps
 from kvviz.errors import InputError
@@ -91,17 +92,11 @@ def try_edits_stream(
     if trace is None:
         needs = needs_of([base], {base: _options(c, base)}) if spec.readout else frozenset()
         trace = yield from _read(model, c, needs, cancel)
-    made = c.settings
+    ask = Ask.of_settings(c.settings).of(methods=(), budgets=(), controlled=False, evict_every=None)
     yield from compare_stream(
         model,
         c.prompt,
-        (),
-        (),
-        max_new_tokens=int(made.get("max_new_tokens") or 64),
-        expected=c.expected,
-        temperature=float(made.get("temperature") or 0.0),
-        top_p=float(made.get("top_p") or 1.0),
-        seed=int(made.get("seed") or 0),
+        ask=dataclasses.replace(ask, expected=c.expected, measures=MEASURES, lenses=False),
         selections=edited_selections(trace, spec, variant, edits, same_size),
         trace=trace,
         cancel=cancel,

@@ -1,57 +1,60 @@
-"""What a run will do, checked before anything is computed."""
+"""What a run will do: an `Ask` checked against methods, model and prompt before anything is read."""
 
 from __future__ import annotations
 
-import math
+import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
+
+from kvviz.engine.ask import Ask, check_limits
 from kvviz.engine.budgets import ALLOCATORS, allocate
 from kvviz.engine.decode import Sampling
+from kvviz.engine.observers import OBSERVERS
+from kvviz.engine.rolling import check_rolling
 from kvviz.engine.selection import label_of
-from kvviz.errors import InputError
-from kvviz.identity import Budget, MethodRef, parse_budgets
-from kvviz.methods import Method, parse_method
-from kvviz.settings import settings
+from kvviz.engine.trace import Trace
+from kvviz.errors import InputError, NeedError
+from kvviz.identity import Budget, MethodRef, option_text
+from kvviz.methods import Method, get_method
+from kvviz.models import Model
 from kvviz.types import Prompt, Selection
 
-MEASURES = ("kl", "output_error")
-# One setting for all windowed methods: most published differences hide in these three.
+# One setting for all windowed methods: most published differences hide in these four.
 CONTROLLED = {"window": 32, "pool": 7, "pool_kind": "avg", "group": "mean"}
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A method of a run: `name` as it was asked for, its own options and the ones used."""
+    """A method of a run: its name, the options it was given, its own ones with these, and the ones used."""
 
     name: str
     method: Method
+    given: dict[str, Any]
     own: dict[str, Any]
     used: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything a run was asked for. `selections` are further kept sets to decode."""
+    """A checked `Ask`. `selections` are further kept sets to decode."""
 
+    ask: Ask
     methods: tuple[Planned, ...]
-    budgets: tuple[float | int, ...]
-    max_new_tokens: int
-    measures: tuple[str, ...]
-    sampling: Sampling
-    expected: str | None
-    lenses: bool
-    controlled: bool
-    evict_every: int | None
     selections: tuple[Selection, ...]
     notes: tuple[str, ...]
 
     @property
     def answers(self) -> int:
         """Answers besides the full cache's."""
-        return len(self.methods) * len(self.budgets) + len(self.selections)
+        return self.ask.answers + len(self.selections)
+
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(self.ask.temperature, self.ask.top_p, self.ask.seed)
 
     @property
     def needs(self) -> frozenset[str]:
@@ -61,116 +64,131 @@ class Plan:
     def settings(self) -> dict[str, Any]:
         """The plan as plain values, for the saved comparison."""
         return {
+            "ask": self.ask.to_dict(),
             "methods": {p.name: {"own": dict(p.own), "used": dict(p.used)} for p in self.methods},
-            "budgets": list(self.budgets),
-            "max_new_tokens": self.max_new_tokens,
-            "measures": list(self.measures),
-            "temperature": self.sampling.temperature,
-            "top_p": self.sampling.top_p,
-            "seed": self.sampling.seed,
-            "controlled": self.controlled,
-            "evict_every": self.evict_every,
         }
 
 
+def named(ask: Ask) -> Ask:
+    """The same with every method's id as it is registered: "SnapKV:window=16" is "snapkv:window=16"."""
+    options = {_name(name): given for name, given in ask.options.items()}
+    return dataclasses.replace(ask, methods=tuple(map(_name, ask.methods)), options=options)
+
+
+def plan_methods(ask: Ask) -> tuple[Planned, ...]:
+    """The methods of a `named` ask with every option; needs no model. InputError where one is unusable."""
+    for name in ask.options:
+        if name not in ask.methods:
+            raise InputError(f"There are options for {name}, which is not among the methods.")
+    return tuple(_planned(name, ask.options.get(name, {}), ask.controlled) for name in ask.methods)
+
+
+def _name(name: str) -> str:
+    given = MethodRef.parse(name).id
+    return name.replace(given, get_method(given).id, 1)
+
+
+def _planned(name: str, options: Mapping[str, Any], controlled: bool) -> Planned:
+    ref = MethodRef.parse(name)
+    method = get_method(ref.id)
+    given = {**ref.given, **options}
+    own = method.resolve(given)
+    if own["allocation"] not in ALLOCATORS:
+        allocate(own["allocation"], [], own)  # says which there are
+    shared = {}
+    if controlled:  # what was given by name stays
+        preset = method.presets.get(given.get("preset"), {})
+        shared = {k: v for k, v in CONTROLLED.items() if k in method.options and k not in {**preset, **given}}
+    return Planned(name, method, given, own, method.resolve({**given, **shared}))
+
+
 def labels(methods: Sequence[Planned]) -> dict[str, str]:
-    """{name: label}; methods that would read alike show the options they were given by name."""
-    plain = {p.name: label_of(p.method, p.used) for p in methods}
-    alike = Counter(plain.values())
+    """{name: label}: "SnapKV", "SnapKV with global", "SnapKV (window=16)" with what it was given."""
     found = {}
-    for name, label in plain.items():
-        given = MethodRef.parse(name).options_words
-        found[name] = f"{label} ({given})" if given and alike[label] > 1 else label
+    for p in methods:
+        label = label_of(p.method, p.used)
+        default = {**p.method.resolve(), "allocation": p.given.get("allocation")}  # the label has it already
+        options = {k: v for k, v in p.given.items() if k not in default or v != default[k]}
+        words = ", ".join(f"{k}={option_text(v)}" for k, v in sorted(options.items()))
+        found[p.name] = f"{label} ({words})" if words else label
+    alike = Counter(found.values())
+    for p in methods:
+        written = MethodRef.parse(p.name).options_words
+        if alike[found[p.name]] > 1 and written:
+            found[p.name] = f"{found[p.name]} ({written})"
     return found
 
 
 def make_plan(
+    model: Model,
     prompt: Prompt,
-    methods: Sequence[str],
-    budgets: Sequence[float | int],
-    max_new_tokens: int,
-    measures: Sequence[str],
-    options: Mapping[str, Mapping[str, Any]],
+    ask: Ask,
     *,
-    selections: tuple[Selection, ...] = (),
-    evict_every: int | None = None,
-    controlled: bool = False,
-    **others: Any,
+    selections: Sequence[Selection] = (),
+    trace: Trace | None = None,
+    limits: Any = None,
 ) -> Plan:
-    """Check what was asked for; InputError with a sentence for a person."""
-    methods = [methods] if isinstance(methods, str) else list(methods)
-    if not methods and not selections:
+    """Check everything that can be known before the document is read; InputError or NeedError with a
+    sentence for a person.
+
+    limits  `kvviz.settings.Settings` of a server; None: as large as the model allows.
+    """
+    if not ask.methods and not selections:
         raise InputError("Choose at least one method.")
-    budgets = parse_budgets(budgets)
-    if methods and not budgets:
+    if ask.methods and not ask.budgets:
         raise InputError("Choose at least one budget.")
-    for name in options:
-        parse_method(name)  # options of a misspelt name would be ignored without a word
-    notes = _check_budgets(budgets, prompt.n_compressible)
-    planned = tuple(_planned(name, methods, options.get(name, {}), controlled, prompt) for name in methods)
-    unknown = [m for m in measures if m not in MEASURES]
-    if unknown:
-        raise InputError(f"There is no measure {unknown[0]!r}. Choose from: {', '.join(MEASURES)}.")
-    if evict_every is not None and (not isinstance(evict_every, int) or evict_every < 1):
-        raise InputError(
-            "Evicting while decoding happens every so many new tokens: a whole number from 1 up."
-        )
-    plan = Plan(
-        methods=planned,
-        budgets=tuple(b.value for b in budgets),
-        max_new_tokens=max_new_tokens,
-        measures=tuple(measures),
-        controlled=controlled,
-        evict_every=evict_every,
-        selections=selections,
-        notes=tuple(notes),
-        **others,
-    )
-    _check_limits(plan)
+    if limits is not None:
+        check_limits(ask, limits)
+    ask = named(ask)
+    methods = plan_methods(ask)
+    for p in methods:
+        window = p.given.get("window")
+        if isinstance(window, int) and window > prompt.n_compressible:
+            raise InputError(
+                f"The window ({window}) is longer than the prompt ({prompt.n_compressible}). "
+                "Choose a smaller window."
+            )
+        if reason := p.method.available(model):
+            raise NeedError(reason)
+    if ask.evict_every is not None:
+        check_rolling(model, [p.name for p in methods], [p.used for p in methods])
+    _check_room(model, prompt, ask.max_new_tokens)
+    plan = Plan(ask, methods, tuple(selections), tuple(_notes(ask, methods, prompt.n_compressible)))
+    if trace is not None:
+        _check_trace(trace, model, prompt, plan)
     return plan
 
 
-def _check_budgets(budgets: Sequence[Budget], n: int) -> list[str]:
-    entries = [b.of(n) for b in budgets]
-    return (
-        ["Some budgets keep the same number of tokens of this prompt."]
-        if len(set(entries)) < len(entries)
-        else []
-    )
+def _notes(ask: Ask, methods: Sequence[Planned], n: int) -> list[str]:
+    notes = []
+    if len({Budget.parse(b).of(n) for b in ask.budgets}) < len(ask.budgets):
+        notes.append("Some budgets keep the same number of tokens of this prompt.")
+    shown = labels(methods)
+    for index, p in enumerate(methods):
+        for other in methods[:index]:
+            if (p.method, p.used) == (other.method, other.used):
+                both = f"{shown[other.name]} and {shown[p.name]}"
+                notes.append(f"{both} are one method with the same settings.")
+    return notes
 
 
-def _planned(
-    name: str, names: list[str], given: Mapping[str, Any], controlled: bool, prompt: Prompt
-) -> Planned:
-    ref = MethodRef.parse(name)
-    if [MethodRef.parse(other) for other in names].count(ref) > 1:
-        raise InputError(f"{name} is chosen twice. Choose each method once, or give them different options.")
-    method, inline = parse_method(name)
-    given = {**inline, **given}
-    own = method.resolve(given)
-    if own["allocation"] not in ALLOCATORS:
-        allocate(own["allocation"], [], own)  # says which there are
-    window = given.get("window")
-    if isinstance(window, int) and window > prompt.n_compressible:
+def _check_room(model: Model, prompt: Prompt, new: int) -> None:
+    tokens, most = len(prompt.input_ids), model.info.max_tokens
+    if tokens + new > most:
         raise InputError(
-            f"The window ({window}) is longer than the prompt ({prompt.n_compressible}). "
-            "Choose a smaller window."
+            f"The prompt has {tokens:,} tokens and {new:,} new ones may follow; {model.id} reads {most:,} "
+            "tokens. Ask for fewer new tokens or shorten the document."
         )
-    shared = {k: v for k, v in CONTROLLED.items() if k in method.options} if controlled else {}
-    return Planned(name, method, own, method.resolve({**given, **shared}))
 
 
-def _check_limits(plan: Plan) -> None:
-    limits = settings()
-    if plan.answers > limits.max_variants:
-        raise InputError(
-            f"{plan.answers} answers (methods x budgets) are more than the {limits.max_variants} allowed "
-            "in one run. Choose fewer methods or budgets."
+def _check_trace(trace: Trace, model: Model, prompt: Prompt, plan: Plan) -> None:
+    if trace.model.hf is not model.hf:
+        raise InputError("This trace was made with another model. Prefill again with this one.")
+    before, now = trace.prompt.input_ids[: trace.n].cpu(), prompt.input_ids[: prompt.n_compressible].cpu()
+    if not torch.equal(before, now):
+        raise InputError("This trace was made from other tokens. Prefill again for this prompt.")
+    missing = sorted(plan.needs - trace.needs)
+    if missing:
+        raise NeedError(
+            f"This trace was made without {OBSERVERS[missing[0]].what}. Prefill again for these methods."
         )
-    if not 1 <= plan.max_new_tokens <= limits.max_new_tokens:
-        raise InputError(f"New tokens lie between 1 and {limits.max_new_tokens}, not {plan.max_new_tokens}.")
-    temperature, top_p = plan.sampling.temperature, plan.sampling.top_p
-    if not (math.isfinite(temperature) and temperature >= 0):
-        raise InputError(f"The temperature is a number from 0 up, not {temperature}.")
-    if not 0 < top_p <= 1:
-        raise InputError(f"top_p lies above 0 and at most at 1, not {top_p}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import platform
 import threading
 import time
@@ -14,9 +15,10 @@ import torch
 import transformers
 
 import kvviz
+from kvviz.engine.ask import Ask
 from kvviz.engine.budgets import entries_of
 from kvviz.engine.cache import build_cache
-from kvviz.engine.decode import Answer, Sampling, Wave, feed_same, generate
+from kvviz.engine.decode import Answer, Wave, feed_same, generate
 from kvviz.engine.measures import (
     Probes,
     exact_match,
@@ -26,16 +28,15 @@ from kvviz.engine.measures import (
     token_effects,
     token_f1,
 )
-from kvviz.engine.observers import OBSERVERS
-from kvviz.engine.plan import MEASURES, Plan, Planned, labels, make_plan
+from kvviz.engine.plan import Plan, Planned, labels, make_plan
 from kvviz.engine.prompts import find_marks
-from kvviz.engine.rolling import Rolling, check_rolling
+from kvviz.engine.rolling import Rolling
 from kvviz.engine.selection import accounts, label_of, score_layer, select
 from kvviz.engine.trace import Trace, prefill_steps
-from kvviz.errors import Cancelled, InputError, NeedError
+from kvviz.errors import Cancelled
 from kvviz.models import Model
 from kvviz.results.comparison import Comparison
-from kvviz.settings import settings
+from kvviz.settings import Settings, settings
 from kvviz.types import Event, Prompt, Selection, Variant
 
 STOPS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
@@ -46,26 +47,43 @@ _EVENT_SECONDS = 0.2
 def compare(
     model: Model,
     prompt: Prompt,
-    methods: Sequence[str],
-    budgets: Sequence[float | int],
-    max_new_tokens: int = 64,
-    measures: Sequence[str] = MEASURES,
+    methods: Sequence[str] = (),
+    budgets: Sequence[float | int] = (),
+    max_new_tokens: int = Ask.max_new_tokens,
+    measures: Sequence[str] = Ask.measures,
     events: Callable[[Event], None] | None = None,
     cancel: threading.Event | None = None,
-    **further: Any,
+    *,
+    options: Mapping[str, Mapping[str, Any]] | None = None,
+    controlled: bool = Ask.controlled,
+    expected: str | None = Ask.expected,
+    temperature: float = Ask.temperature,
+    top_p: float = Ask.top_p,
+    seed: int = Ask.seed,
+    lenses: bool = Ask.lenses,
+    evict_every: int | None = Ask.evict_every,
+    selections: Sequence[Selection] = (),
+    trace: Trace | None = None,
+    limits: Settings | None = None,
+    ask: Ask | None = None,
 ) -> Comparison:
     """Answers and losses of `methods` x `budgets` on one prompt, with the full cache beside them.
 
-    methods   ids, or ids with options: "snapkv", "snapkv:window=16,allocation=global".
-    budgets   shares of n in (0, 1] or whole numbers (entries per KV head).
-    measures  of "kl" and "output_error"; () decodes only.
-    events    is called with every `Event`; set `cancel` to stop: what is finished comes back.
+    The settings are those of `kvviz.engine.ask.Ask`; `ask` holds them all in one value, in their place.
 
-    Further settings are those of `compare_stream`. Raises InputError with a sentence for a person.
+    events      is called with every `Event`; set `cancel` to stop: what is finished comes back.
+    selections  further kept sets to decode beside the methods', such as edited ones (with `trace`).
+    trace       an earlier trace of the same tokens, so that nothing is read again.
+    limits      `kvviz.settings.Settings` of a server; without, as large as the model allows.
+
+    Raises InputError with a sentence for a person before anything is read.
     """
+    if ask is None:
+        ask = Ask(methods, budgets, max_new_tokens, measures, options or {}, controlled, expected,
+                  temperature, top_p, seed, lenses, evict_every)  # fmt: skip
     result = None
     for event in compare_stream(
-        model, prompt, methods, budgets, max_new_tokens, measures, cancel=cancel, **further
+        model, prompt, ask=ask, selections=selections, trace=trace, cancel=cancel, limits=limits
     ):
         result = event.result
         if events:
@@ -76,77 +94,34 @@ def compare(
 def compare_stream(
     model: Model,
     prompt: Prompt,
-    methods: Sequence[str],
-    budgets: Sequence[float | int],
-    max_new_tokens: int = 64,
-    measures: Sequence[str] = MEASURES,
+    methods: Sequence[str] = (),
+    budgets: Sequence[float | int] = (),
+    max_new_tokens: int = Ask.max_new_tokens,
+    measures: Sequence[str] = Ask.measures,
     *,
     options: Mapping[str, Mapping[str, Any]] | None = None,
-    controlled: bool = False,
-    expected: str | None = None,
-    temperature: float = 0.0,
-    top_p: float = 1.0,
-    seed: int = 0,
-    lenses: bool = False,
-    evict_every: int | None = None,
+    controlled: bool = Ask.controlled,
+    expected: str | None = Ask.expected,
+    temperature: float = Ask.temperature,
+    top_p: float = Ask.top_p,
+    seed: int = Ask.seed,
+    lenses: bool = Ask.lenses,
+    evict_every: int | None = Ask.evict_every,
     selections: Sequence[Selection] = (),
     trace: Trace | None = None,
     cancel: threading.Event | None = None,
+    limits: Settings | None = None,
+    ask: Ask | None = None,
 ) -> Iterator[Event]:
     """The same as an iterator of events; the last one carries the result, also after a stop.
 
-    options     {method name: {option: value}}.
-    controlled  give every windowed method the same window, pooling and group reduction.
-    lenses      also store what the app's views need: kept sets and errors at the slider's stops,
-                scores, attention and single-token effects.
-    evict_every  bring every cache back to its budget after this many new tokens (methods that can).
-    selections  further kept sets to decode beside the methods', such as edited ones (with `trace`).
-    trace       an earlier trace of the same tokens, so that nothing is read again.
+    What was asked is checked at the call.
     """
-    plan = make_plan(
-        prompt,
-        methods,
-        budgets,
-        max_new_tokens,
-        measures,
-        options or {},
-        controlled=controlled,
-        expected=expected or None,
-        sampling=Sampling(temperature, top_p, seed),
-        lenses=lenses,
-        evict_every=evict_every,
-        selections=tuple(selections),
-    )
-    for reason in filter(None, (p.method.available(model) for p in plan.methods)):
-        raise NeedError(reason)
-    if evict_every is not None:
-        check_rolling(model, [p.name for p in plan.methods], [p.used for p in plan.methods])
-    _check_room(model, prompt, max_new_tokens)
-    if trace is not None:
-        _check_trace(trace, model, prompt, plan)
-    yield from _Run(model, prompt, plan, trace, cancel).events()
-
-
-def _check_room(model: Model, prompt: Prompt, new: int) -> None:
-    tokens, most = len(prompt.input_ids), model.info.max_tokens
-    if tokens + new > most:
-        raise InputError(
-            f"The prompt has {tokens:,} tokens and {new:,} new ones may follow; {model.id} reads {most:,} "
-            "tokens. Ask for fewer new tokens or shorten the document."
-        )
-
-
-def _check_trace(trace: Trace, model: Model, prompt: Prompt, plan: Plan) -> None:
-    if trace.model.hf is not model.hf:
-        raise InputError("This trace was made with another model. Prefill again with this one.")
-    before, now = trace.prompt.input_ids[: trace.n].cpu(), prompt.input_ids[: prompt.n_compressible].cpu()
-    if not torch.equal(before, now):
-        raise InputError("This trace was made from other tokens. Prefill again for this prompt.")
-    missing = sorted(plan.needs - trace.needs)
-    if missing:
-        raise NeedError(
-            f"This trace was made without {OBSERVERS[missing[0]].what}. Prefill again for these methods."
-        )
+    if ask is None:
+        ask = Ask(methods, budgets, max_new_tokens, measures, options or {}, controlled, expected,
+                  temperature, top_p, seed, lenses, evict_every)  # fmt: skip
+    plan = make_plan(model, prompt, ask, selections=selections, trace=trace, limits=limits)
+    return _Run(model, prompt, plan, trace, cancel).events()
 
 
 class _Run:
@@ -154,7 +129,7 @@ class _Run:
 
     def __init__(self, model: Model, prompt: Prompt, plan: Plan, trace: Trace | None, cancel):
         self.model, self.prompt, self.plan, self.trace, self.cancel = model, prompt, plan, trace, cancel
-        self.n = prompt.n_compressible
+        self.ask, self.n = plan.ask, prompt.n_compressible
         self.suffix = prompt.input_ids[self.n :].tolist()
         self.full = Variant("full", "Full cache", 1.0, self.n, {}, None, tokens_kept=float(self.n))
         self.variants: list[Variant] = []
@@ -209,7 +184,7 @@ class _Run:
     def _score(self) -> Iterator[Event]:
         """Score layer by layer, all methods and all places where a context may end, then select."""
         trace = self.trace
-        budgets = [*self.plan.budgets, *(self._stops() if self.plan.lenses else ())]
+        budgets = [*self.ask.budgets, *(self._stops() if self.ask.lenses else ())]
         wanted = {}
         for p in self.plan.methods:
             for budget in budgets:
@@ -224,18 +199,19 @@ class _Run:
                 yield Event("score", f"Scoring layer {index + 1} of {layers}", index + 1, layers)
         shown = labels(self.plan.methods)
         for p in self.plan.methods:
-            for budget in self.plan.budgets:
+            for budget in self.ask.budgets:
                 self._alive()
-                self._add(select(trace, p.name, budget, **p.used), shown[p.name])
+                chosen = select(trace, p.name, budget, **p.used)
+                self._add(dataclasses.replace(chosen, label=shown[p.name]))
         for selection in self.plan.selections:
-            self._add(selection, selection.label)
+            self._add(selection)
 
-    def _add(self, selection: Selection, label: str) -> None:
+    def _add(self, selection: Selection) -> None:
         kept = float(selection.budgets.float().mean())
         self.variants.append(
             Variant(
                 selection.method,
-                label,
+                selection.label,
                 selection.budget,
                 selection.entries,
                 selection.options,
@@ -279,7 +255,7 @@ class _Run:
         first = self._first_logits(wave)
         answers = [Answer() for _ in variants]
         steps = generate(
-            wave, first, self.plan.max_new_tokens, self.model.stop_ids, self.plan.sampling, answers
+            wave, first, self.ask.max_new_tokens, self.model.stop_ids, self.plan.sampling, answers
         )
         started = shown = time.perf_counter()
         try:
@@ -288,7 +264,7 @@ class _Run:
                 if now - shown < _EVENT_SECONDS and step > 1:
                     continue
                 shown = now
-                most = self.plan.max_new_tokens
+                most = self.ask.max_new_tokens
                 at, total = (number - 1) * most + step, waves * most
                 left = (now - started) / step * (total - at)
                 where = f" (part {number} of {waves})" if waves > 1 else ""
@@ -303,7 +279,7 @@ class _Run:
                 variant.evictions = records
         texts = {v.key: v.text for v in variants}
         yield Event("decode", f"{len(variants)} answers written", number, waves, None, texts)
-        if "kl" in self.plan.measures or "output_error" in self.plan.measures or self.plan.lenses:
+        if "kl" in self.ask.measures or "output_error" in self.ask.measures or self.ask.lenses:
             yield Event("measure", "Comparing next-token distributions", number, waves)
             if watcher is not None:  # its cuts have changed the caches: start from the prompt again
                 wave, _ = self._wave(variants)
@@ -312,9 +288,9 @@ class _Run:
 
     def _wave(self, variants: list[Variant]) -> tuple[Wave, Rolling | None]:
         selections = [v.selection for v in variants]
-        capacity = len(self.suffix) + self.plan.max_new_tokens
+        capacity = len(self.suffix) + self.ask.max_new_tokens
         wave = Wave(self.model, build_cache(self.trace, selections), capacity, self.cancel)
-        every = self.plan.evict_every
+        every = self.ask.evict_every
         watcher = Rolling(self.trace, wave, selections, every, len(self.suffix)) if every else None
         return wave, watcher
 
@@ -342,7 +318,7 @@ class _Run:
                     full = self._full_logits(lead, logits[0, t], step)
                     divergence.append(kl_divergence(full, logits[:, t])[:, None])
                 step += 1
-        if "kl" in self.plan.measures:
+        if "kl" in self.ask.measures:
             for variant, row in zip(variants, torch.cat(divergence, 1)):
                 variant.kl = row.float().cpu().numpy()
         if lead:
@@ -377,9 +353,9 @@ class _Run:
             "f1_full": token_f1(variant.text, self.full.text),
             "exact_full": float(exact_match(variant.text, self.full.text)),
         }
-        if self.plan.expected:
-            variant.agreement["f1_expected"] = token_f1(variant.text, self.plan.expected)
-            variant.agreement["exact_expected"] = float(exact_match(variant.text, self.plan.expected))
+        if self.ask.expected:
+            variant.agreement["f1_expected"] = token_f1(variant.text, self.ask.expected)
+            variant.agreement["exact_expected"] = float(exact_match(variant.text, self.ask.expected))
 
     def _text(self, token_ids: list[int], whole: bool) -> str:
         """Decoded answer; while it is being written, bytes of an unfinished character are held back."""
@@ -389,7 +365,7 @@ class _Run:
     # -- measure ------------------------------------------------------------------------------------
 
     def _errors(self) -> Iterator[Event]:
-        if "output_error" not in self.plan.measures or self.probes is None:
+        if "output_error" not in self.ask.measures or self.probes is None:
             return
         masks = [v.selection.mask for v in self.variants]
         readouts = [v.selection.readout for v in self.variants]
@@ -404,7 +380,7 @@ class _Run:
 
     def _lenses(self) -> Iterator[Event]:
         """What the app's views need besides the answers."""
-        if not self.plan.lenses or self.probes is None:
+        if not self.ask.lenses or self.probes is None:
             return
         yield Event("measure", "Effects of single tokens", 0, 1 + len(self.plan.methods))
         window = min(32, self.n)
@@ -454,8 +430,8 @@ class _Run:
             full=self.full,
             variants=finished,
             bytes_full=self.trace.bytes,
-            marks=find_marks(self.prompt, self.plan.expected) if self.plan.expected else [],
-            expected=self.plan.expected,
+            marks=find_marks(self.prompt, self.ask.expected) if self.ask.expected else [],
+            expected=self.ask.expected,
             stops=self._stops() if self.tables.get("kept_bits") else (),
             seconds={**self.trace.seconds, **self.seconds},
             notes=self.notes,
@@ -468,6 +444,7 @@ class _Run:
             "protocol": self.prompt.protocol,
             "probe": "the full cache's answer tokens",
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
+            "source": self.model.source,
             "weights": self.model.weights_hash,
             "versions": {
                 "kvviz": kvviz.__version__,

@@ -169,6 +169,7 @@ class Model:
     stop_ids  tokens that end an answer: what `hf.generate` stops on (end tokens of its generation
               config) together with the tokenizer's own end token.
     notes     what a person should know about how it was loaded.
+    source    the name it was loaded by, "" where it was wrapped.
     """
 
     hf: PreTrainedModel
@@ -179,6 +180,7 @@ class Model:
     family: Family
     layers: tuple[Layer, ...] = field(repr=False)
     notes: tuple[str, ...] = ()
+    source: str = ""
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
 
     @property

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import re
 from collections.abc import Iterator
@@ -72,7 +73,7 @@ def load_model(
             raise ModelError(
                 f"{id} does not fit into the memory of {where}; choose a smaller model or bfloat16."
             ) from error
-    return wrap_model(hf_model, tokenizer, id, tuple(notes))
+    return dataclasses.replace(wrap_model(hf_model, tokenizer, id, tuple(notes)), source=name)
 
 
 def _find(name: str) -> tuple[Path | str, str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from kvviz.engine.ask import Ask
 from kvviz.results import words as text
 from kvviz.results.answers import first_difference, verdict
 from kvviz.results.comparison import Comparison, mean_kl
@@ -46,7 +47,8 @@ def finding(
 
 def caution(c: Comparison, a: str) -> str:
     """What the finding cannot say: one document, one question, and what later tokens may carry."""
-    words = f"One document, one question, {c.model.id}, {c.prompt.protocol}, {_decoding(c.settings)}."
+    decoding = Ask.of_settings(c.settings).decoding
+    words = f"One document, one question, {c.model.id}, {c.prompt.protocol}, {decoding}."
     if c.prompt.protocol == QUESTION_AWARE:
         return (
             "Later tokens were read while everything was still there, so they may carry part of "
@@ -79,11 +81,6 @@ def notices(c: Comparison, methods: Sequence[str], k: float | int) -> list[str]:
             name = text.budget_name(c, k)
             said.append(f"At {name}, {label} can keep only its protected tokens.")
     return said
-
-
-def _decoding(settings: Mapping[str, Any]) -> str:
-    temperature = settings.get("temperature") or 0
-    return f"sampled at temperature {temperature:g}" if temperature else "greedy"
 
 
 def _quoted(expected: str) -> str:

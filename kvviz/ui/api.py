@@ -7,33 +7,35 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from kvviz.engine.ask import Ask
+from kvviz.errors import KvvizError
+from kvviz.settings import Settings
 from kvviz.ui import asks, worker
 from kvviz.ui.line import Line
 
 
-def compare_endpoint(
-    engine: Any, check: Callable[[asks.Request], None], line: Line
-) -> Callable[..., dict]:
+def compare_endpoint(engine: Any, limits: Settings, line: Line) -> Callable[..., dict]:
     """`/compare`: run methods on a document and give the answers and the whole comparison."""
 
     def compare(
         document: str,
         question: str,
         methods: list[str],
-        budgets: list[float],
+        budgets: list[Any],
         expected: str = "",
-        model: str = "smollm2-135m",
-        protocol: str = "question-aware",
-        max_new_tokens: int = 32,
-        seed: int = 0,
+        model: str = asks.Request.model,
+        protocol: str = asks.Request.protocol,
+        max_new_tokens: int = Ask.max_new_tokens,
+        seed: int = Ask.seed,
     ) -> dict:
         """Compare cache eviction methods on one document and question.
 
         Args:
             document: the text the model reads.
             question: what it is asked about the text.
-            methods: method ids, for example ["snapkv", "criticalkv"].
-            budgets: shares of the document's cache that are kept, each above 0 and up to 1.
+            methods: method ids with their options, for example ["snapkv", "criticalkv:window=16"].
+            budgets: what is kept: shares above 0 and up to 1 (0.2 or "20%"), or whole numbers of
+                tokens per KV head (128 or "128"). 1 is one token; write "100%" for everything.
             expected: an answer that must occur, or "".
             model: a model of the catalogue.
             protocol: "question-aware" or "question-agnostic".
@@ -44,21 +46,14 @@ def compare_endpoint(
             {"answers": [one row an answer], "comparison": the saved form as JSON} or
             {"error": one sentence}.
         """
-        from kvviz.errors import KvvizError
-
         try:
             ask = asks.request(
-                document=document, question=question, methods=methods,
-                budgets=[100 * float(b) for b in budgets], expected=expected, model=model,
-                protocol=protocol, max_new_tokens=max_new_tokens, seed=seed, dtype="auto",
+                limits, document=document, question=question, methods=methods, budgets=budgets,
+                expected=expected, model=model, protocol=protocol, max_new_tokens=max_new_tokens, seed=seed,
             )  # fmt: skip
-            check(ask)
-        except (KvvizError, TypeError, ValueError) as error:
-            return {"error": str(error)}
-        try:
             with line.turn():
                 *_, last = worker.stream(engine, ask, threading.Event())
-        except KvvizError as error:  # the line is full
+        except KvvizError as error:  # of the fields, or the line is full
             return {"error": str(error)}
         if last.get("result") is None:
             return {"error": last["message"]}

@@ -79,7 +79,7 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
         for changed in (form.document.blur, form.methods.change, form.budgets.change):
             changed(desk.estimate, form.sized, [bus], trigger_mode="always_last", **VIEW)
         demo.unload(desk.leave)
-        gr.api(compare_endpoint(engine, desk.check, desk.line), api_name="compare", concurrency_limit=None)
+        gr.api(compare_endpoint(engine, desk.limits, desk.line), api_name="compare", concurrency_limit=None)
     demo.queue(max_size=None, default_concurrency_limit=None)
     return demo
 

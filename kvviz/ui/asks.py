@@ -1,87 +1,150 @@
-"""What a visitor asks for: the form's fields, checked."""
+"""What a visitor asks for: the form's fields and the web endpoint's arguments, checked."""
 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from typing import Any
 
+from kvviz.engine.ask import Ask, check_limits, whole
 from kvviz.errors import InputError
+from kvviz.identity import BUDGET_WORDS, Budget, MethodRef, parse_budgets, shown
+from kvviz.settings import Settings
+from kvviz.types import PROTOCOLS
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a visitor asks for, checked by `request`."""
+class Request(Ask):
+    """An `Ask` about a document, and the model that reads it."""
 
-    document: str
-    question: str
-    methods: list[str]
-    budgets: list[float]
+    document: str = ""
+    question: str = ""
     model: str = "smollm2-135m"
     dtype: str = "auto"
     protocol: str = "question-aware"
-    expected: str | None = None
     system: str | None = None
-    max_new_tokens: int = 48
-    window: int = 32
-    seed: int = 0
-    evict_every: int | None = None
-    controlled: bool = False
-    temperature: float = 0.0
-    top_p: float = 1.0
     lenses: bool = True  # also what the views need at every stop of the slider
-    options: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def plain(self) -> Ask:
+        """Only what is asked of the model, as it is stored with the run."""
+        return Ask(**{f.name: getattr(self, f.name) for f in fields(Ask)})
 
 
-def budgets(value: Any) -> list[float]:
-    """Shares from "50, 20%, 5" or ["50%", "20%"]: percent of the document's cache that is kept."""
-    parts = value if isinstance(value, list | tuple) else re.split(r"[,;\s]+", str(value or ""))
-    found: list[float] = []
-    for part in parts:
-        text = str(part).strip().removesuffix("%").strip()
-        if not text:
-            continue
-        try:
-            share = float(text) / 100
-        except ValueError:
-            share = -1.0
-        if not 0.01 - 1e-9 <= share <= 1:
-            raise InputError("A budget lies between 1% and 100%.")
-        if round(share, 6) not in found:
-            found.append(round(share, 6))
+def percent_budgets(value: Any) -> tuple[Budget, ...]:
+    """Budgets of the form's field, largest first: plain numbers are percent, entries are "128 tokens".
+
+    The field is a list of such texts, or one text with commas, semicolons or spaces between them.
+    """
+    texts = value if isinstance(value, list | tuple) else [str(value or "")]
+    found = []
+    for text in texts:
+        if re.fullmatch(r"\s*0?[.,]\d+\s*", str(text)):
+            number = str(text).strip().replace(",", ".")
+            raise InputError(
+                f"Budgets are percent here: write {Budget.parse(number)} for a share of {number}."
+                if float(number) else f"{BUDGET_WORDS}, not {shown(text)}."
+            )  # fmt: skip
+        joined = re.sub(r"\s+(?=%|t\b|tokens?\b)", "", str(text), flags=re.IGNORECASE)
+        found += [_percent(part) for part in re.split(r"[,;\s]+", joined) if part]
     if not found:
-        raise InputError("Choose at least one budget between 1% and 100%.")
-    return sorted(found, reverse=True)
+        raise InputError("Choose at least one budget.")
+    entries = [b for b in dict.fromkeys(found) if b.share is None]
+    shares = [b for b in dict.fromkeys(found) if b.share is not None]
+    return (*sorted(shares, key=lambda b: -b.share), *sorted(entries, key=lambda b: -b.entries))
 
 
-def request(**fields: Any) -> Request:
-    """A checked request; InputError with one sentence where a field cannot be used."""
-    document = str(fields.get("document") or "")
-    question = str(fields.get("question") or "").strip()
-    named = [*(fields.get("methods") or []), *(fields.get("variants") or [])]
-    methods = list(dict.fromkeys(str(m).strip() for m in named))
-    if not document.strip():
-        raise InputError("Paste or upload a document first.")
-    if not question:
-        raise InputError("Ask a question about the document.")
-    if not methods:
-        raise InputError("Choose at least one method.")
-    return Request(
-        document=document,
-        question=question,
+def _percent(text: str) -> Budget:
+    if not re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", text, re.IGNORECASE | re.ASCII):
+        return Budget.parse(text)
+    try:
+        return Budget.parse(f"{text}%")
+    except InputError:
+        hint = f" Budgets are percent here; {text} tokens per KV head are written {text}t." * text.isdecimal()
+        raise InputError(f"{BUDGET_WORDS}, not {text}%.{hint}") from None
+
+
+def form_request(limits: Settings | None = None, **given: Any) -> Request:
+    """A request from the form's fields; InputError with one sentence where a field cannot be used."""
+    methods = [*(given.get("methods") or []), *(given.get("variants") or [])]
+    methods = list(dict.fromkeys(str(m).strip() for m in methods))
+    window = given.get("window")
+    if window is None or window == 0:
+        options = {}  # every method's own
+    else:
+        options = _windows(methods, whole(window, "The observation window", 1))
+    return request(
+        limits,
+        document=given.get("document"),
+        question=given.get("question"),
+        model=given.get("model"),
+        dtype=given.get("dtype"),
+        protocol=given.get("protocol"),
+        system=given.get("system"),
         methods=methods,
-        budgets=budgets(fields.get("budgets")),
-        model=str(fields.get("model") or "smollm2-135m").strip(),
-        dtype=str(fields.get("dtype") or "auto"),
-        protocol=str(fields.get("protocol") or "question-aware"),
-        expected=str(fields.get("expected") or "").strip() or None,
-        system=str(fields.get("system") or "").strip() or None,
-        max_new_tokens=int(fields.get("max_new_tokens") or 48),
-        window=int(fields.get("window") or 32),
-        seed=int(fields.get("seed") or 0),
-        evict_every=int(fields.get("evict_every") or 0) or None,
-        controlled=bool(fields.get("controlled")),
-        temperature=float(fields.get("temperature") or 0),
-        top_p=float(fields.get("top_p") or 1),
-        options=dict(fields.get("options") or {}),
+        budgets=percent_budgets(given.get("budgets")),
+        options=options,
+        max_new_tokens=given.get("max_new_tokens"),
+        controlled=given.get("controlled"),
+        expected=given.get("expected"),
+        temperature=given.get("temperature"),
+        top_p=given.get("top_p"),
+        seed=given.get("seed"),
+        evict_every=given.get("evict_every") or None,
     )
+
+
+def _windows(methods: list[str], window: int) -> dict[str, dict[str, Any]]:
+    """The window of the form for every method that has one and names neither its own nor a preset."""
+    from kvviz.methods import get_method
+
+    refs = {name: MethodRef.parse(name) for name in methods}
+    return {
+        name: {"window": window}
+        for name, ref in refs.items()
+        if "window" in get_method(ref.id).options and not {"window", "preset"} & set(ref.given)
+    }
+
+
+def request(limits: Settings | None = None, **given: Any) -> Request:
+    """A request whose fields can all be used on this server, as far as that can be known without the
+    model. A field that is None has its default. InputError with one sentence otherwise."""
+    given = {name: value for name, value in given.items() if value is not None}
+    for name in ("document", "question", "model", "dtype", "protocol", "system"):
+        if not isinstance(given.get(name, ""), str):
+            raise InputError(f"The {name} is one text, not {shown(given[name])}.")
+    if not given.get("document", "").strip():
+        raise InputError("Paste or upload a document first.")
+    if not given.get("question", "").strip():
+        raise InputError("Ask a question about the document.")
+    if "budgets" in given:
+        given["budgets"] = [b.value for b in parse_budgets(given["budgets"])]
+    given["system"] = given.get("system", "").strip() or None
+    given["model"] = given.get("model", "").strip() or Request.model
+    for name, known in (("protocol", PROTOCOLS), ("dtype", DTYPES)):
+        if given.get(name, known[0]) not in known:
+            raise InputError(f"There is no {name} {shown(given[name])}. Choose from: {', '.join(known)}.")
+    return check(Request(**given), limits)
+
+
+def check(ask: Request, limits: Settings | None) -> Request:
+    """The request with its methods' ids as they are registered, if this server takes it: its limits, its
+    models, known methods with usable options."""
+    from kvviz.engine.plan import named, plan_methods
+
+    if not ask.methods:
+        raise InputError("Choose at least one method.")
+    if not ask.budgets:
+        raise InputError("Choose at least one budget.")
+    if limits is not None:
+        check_limits(ask, limits)
+    if limits is not None and limits.public:
+        from kvviz.models.catalog import offer
+
+        if offer(ask.model) is None:
+            raise InputError("This server offers the models of its list only. Choose one.")
+    ask = named(ask)
+    plan_methods(ask)
+    return ask

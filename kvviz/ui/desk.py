@@ -12,7 +12,9 @@ from typing import Any
 
 import gradio as gr
 
+from kvviz.engine.ask import Ask
 from kvviz.errors import Cancelled, KvvizError
+from kvviz.identity import MethodRef
 from kvviz.results.comparison import Comparison, load_comparison
 from kvviz.types import Variant
 from kvviz.ui import asks, worker
@@ -42,8 +44,7 @@ class Desk:
         from kvviz.ui.fields import NAMES
 
         try:
-            ask = asks.request(**dict(zip(NAMES, values)))
-            self.check(ask)
+            ask = asks.form_request(self.limits, **dict(zip(NAMES, values)))
         except (KvvizError, ValueError) as error:
             yield told(state="failed", message=_sentence(error))
             return
@@ -56,11 +57,10 @@ class Desk:
             run = self.store.get(data.get("run"))
             ask = self._recipe(run)
             if data.get("method"):
-                more = dataclasses.replace(ask, methods=[str(data["method"])], lenses=True)
-            else:  # the views have their stops already
-                share = asks.budgets([100 * float(data.get("budget", 0))])
-                more = dataclasses.replace(ask, budgets=share, lenses=False)
-            self.check(more)
+                more = ask.of(methods=[str(data["method"])])
+            else:  # the views have their stops already; the page says a share
+                more = ask.of(budgets=[float(data.get("budget", 0))], lenses=False)
+            more = asks.check(more, self.limits)
         except (KvvizError, TypeError, ValueError) as error:
             yield told(state="failed", message=_sentence(error))
             return
@@ -88,7 +88,7 @@ class Desk:
             return
         try:
             self._stop_calibration.clear()
-            ask = asks.Request("", "", [], [], model=model, dtype=dtype)
+            ask = asks.Request(model=model, dtype=dtype)
 
             def events(cancel: threading.Event, progress: Any) -> Iterator[Any]:
                 return self.engine.calibrate(ask, spec.artefact, cancel, progress)
@@ -113,7 +113,7 @@ class Desk:
     def estimate(self, document: str, methods: list, budgets: Any, new_tokens: float) -> str:
         """About how long Run will take, scaled from the last run or a stored one."""
         try:
-            answers = len(methods) * len(asks.budgets(budgets))
+            answers = len(methods) * len(asks.percent_budgets(budgets))
         except KvvizError:
             return told(state="estimate", seconds=None)
         if not (document or "").strip() or not answers or self.reference is None:
@@ -216,10 +216,9 @@ class Desk:
         more = dataclasses.replace(
             old, variants=[*old.variants, *new], settings={**old.settings, **settings}, **(tables or {})
         )
-        ask = dataclasses.replace(  # what the run holds now, for the next time more is asked
-            ask, methods=[m for m in more.methods if "+" not in m],
-            budgets=[more.share(b) for b in more.budgets], lenses=True,
-        )  # fmt: skip
+        made = [m for m in more.methods if not MethodRef.parse(m).made]
+        ask = self._recipe(run).of(made, more.budgets)  # what it holds now, for the next time more is asked
+        more.settings["ask"] = ask.plain.to_dict()
         if run.origin == "stored":
             return self.store.add(more, "own", f"{run.title}, continued", owner, ask=ask)
         run.comparison = more
@@ -239,7 +238,7 @@ class Desk:
             c, ask = run.comparison, self._recipe(run)
             chosen = checked(data.get("sel"), c)
             before = c.variant(chosen.a, chosen.budget)
-            if before is None or before.selection is None or "+" in before.method:
+            if before is None or before.selection is None or MethodRef.parse(before.method).made:
                 raise KvvizError("Choose a method and a budget that were decoded, then try again.")
             edits, same_size = edits_of(data.get("edits"), c), data.get("grow") is not True
         except (KvvizError, TypeError, ValueError) as error:
@@ -279,48 +278,15 @@ class Desk:
         """What was asked when this run was made, to ask it again at another budget."""
         if run.recipe.get("ask") is not None:
             return run.recipe["ask"]
-        c, made = run.comparison, run.comparison.settings
-        own = made.get("methods") if isinstance(made.get("methods"), dict) else {}
-        options = {m: row["own"] for m, row in own.items() if isinstance(row, dict) and "own" in row}
-        return asks.request(
-            document=c.prompt.document,
-            question=c.prompt.question,
-            methods=[m for m in c.methods if "+" not in m],
-            budgets=[100 * c.share(b) for b in c.budgets],
-            model=c.model.id,
-            dtype=c.model.dtype,
-            protocol=c.prompt.protocol,
-            expected=c.expected,
-            system=c.prompt.system,
-            max_new_tokens=made.get("max_new_tokens"),
-            seed=made.get("seed"),
-            evict_every=made.get("evict_every"),
-            controlled=made.get("controlled"),
-            temperature=made.get("temperature"),
-            top_p=made.get("top_p"),
-            options=options,
-        )
-
-    def check(self, ask: asks.Request) -> None:
-        """Limits of this server, each with what to change."""
-        limits = self.limits
-        variants = len(ask.methods) * len(ask.budgets)
-        if variants > limits.max_variants:
-            raise KvvizError(
-                f"{len(ask.methods)} methods at {len(ask.budgets)} budgets are {variants} "
-                f"answers; this server decodes up to {limits.max_variants} in one run. "
-                "Choose fewer methods or budgets."
-            )
-        if ask.max_new_tokens > limits.max_new_tokens:
-            raise KvvizError(
-                f"An answer may have up to {limits.max_new_tokens} tokens here; "
-                f"{ask.max_new_tokens} were asked for."
-            )
-        if limits.public:
-            from kvviz.models.catalog import offer
-
-            if offer(ask.model) is None:
-                raise KvvizError("This server offers the models of its list only. Choose one.")
+        c = run.comparison
+        ask = Ask.of_settings(c.settings)
+        made = [m for m in c.methods if not MethodRef.parse(m).made]
+        recipe = asks.Request(
+            **vars(dataclasses.replace(ask, expected=c.expected)),
+            document=c.prompt.document, question=c.prompt.question, system=c.prompt.system,
+            protocol=c.prompt.protocol, model=c.model.id, dtype=c.model.dtype,
+        )  # fmt: skip
+        return recipe.of(made, c.budgets, lenses=True)
 
 
 def _sentence(error: Exception) -> str:

@@ -33,7 +33,7 @@ _MODELS: dict[tuple[str, str], Any] = {}  # of the process: a lent GPU works in 
 
 @on_gpu
 def _compare(
-    key: tuple[str, str], ask: Request, options: dict, cancel: Any, traces: Traces | None
+    key: tuple[str, str], ask: Request, cancel: Any, traces: Traces | None
 ) -> Iterator[Any]:
     import kvviz
     from kvviz.engine.trace import needs_of
@@ -43,14 +43,10 @@ def _compare(
         model, document=ask.document, question=ask.question, system=ask.system,
         protocol=ask.protocol,
     )  # fmt: skip
-    held = traces.find(model, prompt, needs_of(ask.methods, options)) if traces is not None else None
+    held = traces.find(model, prompt, needs_of(ask.methods, ask.options)) if traces is not None else None
     events = kvviz.compare_stream(
-        model, prompt, methods=ask.methods, budgets=ask.budgets,
-        max_new_tokens=ask.max_new_tokens, measures=("kl", "output_error"), options=options,
-        expected=ask.expected, seed=ask.seed, temperature=ask.temperature, top_p=ask.top_p,
-        controlled=ask.controlled, evict_every=ask.evict_every, cancel=cancel, lenses=ask.lenses,
-        trace=held,
-    )  # fmt: skip
+        model, prompt, ask=ask.plain, cancel=cancel, trace=held, limits=settings()
+    )
     yield from _kept(events, traces)
 
 
@@ -152,21 +148,8 @@ class Engine:
         if cancel.is_set():
             raise Cancelled("Stopped.")
         yield from _compare(
-            (ask.model, ask.dtype), ask, self._options(ask), None if lent() else cancel, self.traces
+            (ask.model, ask.dtype), ask, None if lent() else cancel, self.traces
         )
-
-    def _options(self, ask: Request) -> dict[str, dict[str, Any]]:
-        """Options by method: the window of the fields where a method has one and does not name its own."""
-        specs = {spec.id: spec for spec in self.methods()}
-        options: dict[str, dict[str, Any]] = {}
-        for name in ask.methods:
-            spec = specs.get(name.partition(":")[0])
-            if spec is not None and "window" in spec.options and "window=" not in name:
-                options[name] = {"window": ask.window}
-        for name, given in ask.options.items():
-            if name in ask.methods:
-                options.setdefault(name, {}).update(given)
-        return options
 
     def experiment(
         self, ask: Request, comparison: Any, variant: Any, edits: list[Any], same_size: bool,

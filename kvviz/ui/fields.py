@@ -8,6 +8,8 @@ from typing import Any
 
 import gradio as gr
 
+from kvviz.engine.ask import Ask
+
 NAMES = (
     "document", "question", "expected", "protocol", "methods", "budgets", "variants", "model",
     "dtype", "max_new_tokens", "window", "system", "controlled", "evict_every", "temperature",
@@ -71,7 +73,7 @@ def build(engine: Any) -> Form:
             budgets = gr.Dropdown(
                 ["50%", "30%", "20%", "10%", "5%", "2%"], value=["50%", "20%", "10%", "5%"],
                 multiselect=True, allow_custom_value=True, elem_id="kv-budgets-field",
-                label="Budgets (share of the cache kept; any from 1% to 100%)",
+                label="Budgets: percent of the cache kept, or tokens per KV head as 128t",
             )  # fmt: skip
             gr.HTML(html_template='<div id="kv-unavailable" class="kv"></div>', apply_default_css=False)
             _about(engine.methods())
@@ -133,10 +135,12 @@ def _more_settings(engine: Any) -> tuple[gr.Dropdown, list[Any]]:
             ["auto", "float32", "bfloat16", "float16"], value="auto", label="Number format"
         )
         new_tokens = gr.Slider(
-            1, min(256, limits.max_new_tokens), value=min(48, limits.max_new_tokens), step=1,
+            1, min(256, limits.max_new_tokens), value=min(Ask.max_new_tokens, limits.max_new_tokens), step=1,
             label="Answer length, tokens at most", elem_id="kv-new-tokens-field",
         )  # fmt: skip
-        window = gr.Slider(1, 128, value=32, step=1, label="Observation window, tokens")
+        window = gr.Number(
+            None, label="Observation window, tokens (empty: each method's own)", elem_id="kv-window-field"
+        )
         system = gr.Textbox(label="System message (optional)", lines=1)
     with gr.Accordion("Advanced", open=False, elem_id="kv-advanced"):
         variants = gr.Dropdown(
@@ -149,14 +153,14 @@ def _more_settings(engine: Any) -> tuple[gr.Dropdown, list[Any]]:
             info="Every method gets the same window, pooling and way of joining query heads",
         )  # fmt: skip
         every = gr.Number(
-            0, precision=0, minimum=0, elem_id="kv-every-field",
+            0, elem_id="kv-every-field",
             label="Evict again after every so many new tokens (0 = never)",
             info="Only methods that can: " + ", ".join(
                 spec.label for spec in engine.methods() if getattr(spec, "decodes", False)),
         )  # fmt: skip
         temperature = gr.Slider(0, 2, value=0, step=0.05, label="Temperature (0 = greedy)")
         top_p = gr.Slider(0.05, 1, value=1, step=0.05, label="Top-p")
-        seed = gr.Number(0, precision=0, minimum=0, label="Seed")
+        seed = gr.Number(0, label="Seed")
     return variants, [model, dtype, new_tokens, window, system, controlled, every, temperature, top_p, seed]
 
 

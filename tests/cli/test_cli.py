@@ -71,7 +71,7 @@ def test_writes_what_it_found(document, tiny_model_loads, tmp_path):
         (["--budgets", "nan"], "A budget is a share above 0 and up to 1"),
         (["--budgets", "half"], "tokens per KV head from 1 up, not 'half'"),
         (["--budgets", ""], "Choose at least one budget"),
-        (["--max-new-tokens", "0"], "New tokens lie between 1 and"),
+        (["--max-new-tokens", "0"], "a whole number from 1 up, not 0"),
         (["--measures", "accuracy"], "There is no measure 'accuracy'"),
         (["--question", "  "], "Ask a question about the document."),
         (["--json", "no/such/folder/out.json"], "There is no folder"),

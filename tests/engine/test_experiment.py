@@ -113,7 +113,7 @@ def test_a_sliding_layer_takes_no_pin_it_cannot_see():
 def test_edits_are_decoded_and_measured_beside_their_controls(model, run):
     c, trace = run
     tried = try_edits(model, c, "snapkv:window=4", BUDGET, [MIDDLE], trace=trace)
-    assert [v.label for v in tried.variants][0] == "SnapKV + edit" and len(tried.variants) == 4
+    assert [v.label for v in tried.variants][0] == "SnapKV (window=4) + edit" and len(tried.variants) == 4
     assert len({v.key for v in tried.variants}) == 4
     assert tried.full.token_ids == c.full.token_ids
     for v in tried.variants:

@@ -21,10 +21,13 @@ from reference import (
 from tiny import FAMILIES
 
 import kvviz.engine.run
+from kvviz.engine.ask import Ask
 from kvviz.engine.prompts import build_prompt
 from kvviz.engine.run import STOPS, compare, compare_stream
 from kvviz.engine.trace import prefill
 from kvviz.errors import InputError, KvvizError, NeedError
+from kvviz.methods import get_method
+from kvviz.settings import settings
 
 N, SUFFIX, NEW = 50, 11, 8
 
@@ -161,7 +164,7 @@ def test_what_a_result_states(tiny_llama):
         assert v.layer_error.shape == (3,)
         assert v.finished in ("length", "stop token")
     assert result.full.bytes == result.bytes_full
-    assert result.settings["seed"] == 0
+    assert Ask.of_settings(result.settings) == Ask(["snapkv", "adakv"], [0.5, 7], NEW)
     assert result.settings["methods"]["snapkv"]["used"]["window"] == 32
     assert {"prefill", "decode", "score", "errors"} <= set(result.seconds)
 
@@ -320,15 +323,25 @@ def test_a_trace_without_what_a_method_needs_is_refused(tiny_llama):
 
 
 def test_a_controlled_run_gives_windowed_methods_one_window(tiny_llama):
-    methods = ["snapkv:window=8", "dropkv", "knorm"]
+    methods = ["snapkv", "dropkv", "knorm"]
     result = compare(tiny_llama, prompt_of(tiny_llama, N), methods, [0.3], 2, controlled=True, measures=())
     stated = result.settings["methods"]
-    assert result.settings["controlled"] is True
+    assert Ask.of_settings(result.settings).controlled
     assert (stated["dropkv"]["own"]["window"], stated["dropkv"]["own"]["pool_kind"]) == (8, "max")
     for name in methods[:2]:
         used = stated[name]["used"]
         assert [used[k] for k in ("window", "pool", "pool_kind", "group")] == [32, 7, "avg", "mean"]
     assert "window" not in stated["knorm"]["used"]
+
+
+def test_controlled_settings_leave_what_was_given_by_name_and_the_label_says_so(tiny_llama):
+    methods = ["snapkv", "snapkv:window=8", "dropkv:preset=authors"]
+    asked = {"controlled": True, "measures": (), "options": {"dropkv:preset=authors": {"pool": 5}}}
+    result = compare(tiny_llama, prompt_of(tiny_llama, N), methods, [0.3], 2, **asked)
+    used = [result.settings["methods"][name]["used"] for name in methods]
+    assert [u["window"] for u in used] == [32, 8, get_method("dropkv").presets["authors"].get("window", 8)]
+    assert [u["pool"] for u in used] == [7, 7, 5]
+    assert list(result.labels.values()) == ["SnapKV", "SnapKV (window=8)", "DropKV (pool=5, preset=authors)"]
 
 
 def test_options_by_name_and_within_a_name(tiny_llama):
@@ -530,7 +543,7 @@ def test_closing_the_stream_ends_the_run(tiny_llama):
             "snapkv is chosen twice. Choose each method once, or give them different options.",
         ),
         ({"budgets": [0.5, 0.5]}, "The budget 50% is chosen twice. Choose each budget once."),
-        ({"methods": ["snap"]}, "There is no method 'snap'. Choose from: random, "),
+        ({"methods": ["snap"]}, "There is no method 'snap'. Did you mean snapkv?"),
         ({"methods": ["snapkv:windows=4"]}, "SnapKV has no option 'windows'. Options: allocation, "),
         ({"methods": ["snapkv:allocation=best"]}, "There is no allocation 'best'. Choose from: uniform, "),
         ({"budgets": [0]}, "A budget is a share above 0 and up to 1 "),
@@ -547,23 +560,30 @@ def test_closing_the_stream_ends_the_run(tiny_llama):
         ),
         (
             {"budgets": [i / 1000 for i in range(1, 300)]},
-            "299 answers (methods x budgets) are more than the 256 allowed in one run. "
+            "1 method at 299 budgets are 299 answers; at most 256 are decoded in one run here. "
             "Choose fewer methods or budgets.",
         ),
-        ({"max_new_tokens": 0}, "New tokens lie between 1 and 1024, not 0."),
-        ({"max_new_tokens": 5000}, "New tokens lie between 1 and 1024, not 5000."),
+        ({"max_new_tokens": 0}, "The longest answer in new tokens is a whole number from 1 up, not 0."),
+        ({"max_new_tokens": 1.5}, "The longest answer in new tokens is a whole number from 1 up, not 1.5."),
+        ({"max_new_tokens": 5000}, "An answer may have up to 1,024 new tokens here, not 5,000."),
+        ({"seed": -5}, "The seed is a whole number from 0 to 9,223,372,036,854,775,807, not -5."),
+        ({"seed": 2**70}, "The seed is a whole number from 0 to 9,223,372,036,854,775,807, not 1180591"),
+        ({"expected": ["58213"]}, "The expected answer is one text, not ['58213']."),
+        ({"methods": [object()]}, 'A method is named by its id, such as "snapkv" or '),
+        ({"options": {"tova": {"sinks": 1}}}, "There are options for tova, which is not among the methods."),
+        ({"evict_every": 0}, "The number of new tokens after which is evicted again is a whole "),
         ({"measures": ("kl", "speed")}, "There is no measure 'speed'. Choose from: kl, output_error."),
         ({"temperature": -1.0}, "The temperature is a number from 0 up, not -1.0."),
         ({"temperature": float("nan")}, "The temperature is a number from 0 up, not nan."),
-        ({"top_p": 0.0}, "top_p lies above 0 and at most at 1, not 0.0."),
-        ({"top_p": 1.5}, "top_p lies above 0 and at most at 1, not 1.5."),
+        ({"top_p": 0.0}, "top_p is above 0 and at most 1, not 0.0."),
+        ({"top_p": 1.5}, "top_p is above 0 and at most 1, not 1.5."),
     ],
 )
 def test_bad_input_is_one_sentence_before_anything_is_computed(tiny_llama, monkeypatch, change, sentence):
     monkeypatch.setattr(kvviz.engine.run, "prefill_steps", None)
     asked = {"methods": ["snapkv"], "budgets": [0.5], "max_new_tokens": NEW, **change}
     with pytest.raises(KvvizError) as error:
-        compare(tiny_llama, prompt_of(tiny_llama, N), **asked)
+        compare(tiny_llama, prompt_of(tiny_llama, N), limits=settings({}), **asked)
     assert str(error.value).startswith(sentence)
 
 

@@ -422,7 +422,7 @@ def test_presets_lie_between_defaults_and_given_options():
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (("snap", 0.5, {}), "There is no method 'snap'. Choose from: random, "),
+        (("snap", 0.5, {}), "There is no method 'snap'. Did you mean snapkv?"),
         (("snapkv", 0.5, {"windows": 3}), "SnapKV has no option 'windows'. Options: allocation, "),
         (("snapkv:window", 0.5, {}), "Write options as name=value: 'window' in 'snapkv:window' is not."),
         (("snapkv", 0.5, {"window": 0}), "SnapKV: window is a whole number from 1 up, not 0."),

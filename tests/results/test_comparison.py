@@ -266,7 +266,7 @@ def test_variants_are_found_by_share_or_entries(result):
 def test_lists_and_labels(result):
     assert result.methods == METHODS
     assert result.labels == {
-        "snapkv": "SnapKV", "criticalkv": "CriticalKV", METHODS[2]: "SnapKV with global",
+        "snapkv": "SnapKV", "criticalkv": "CriticalKV", METHODS[2]: "SnapKV with global (window=4)",
     }  # fmt: skip
     assert result.budgets == [0.5, 9]
     assert result.share(0.5) == 0.5

@@ -12,7 +12,7 @@ from kvviz.ui.fields import NAMES
 
 GOOD = {"document": "text", "question": "q?", "methods": ["snapkv", "dropkv"], "budgets": ["50%"],
         "model": "smollm2-135m", "dtype": "auto", "protocol": "question-aware",
-        "max_new_tokens": 8, "window": 32, "seed": 0}  # fmt: skip
+        "max_new_tokens": 8, "window": None, "seed": 0}  # fmt: skip
 WHO = SimpleNamespace(session_hash="one")
 
 
@@ -50,7 +50,7 @@ def test_decoding_more_of_nothing_is_refused(desk, data):
 def test_too_many_answers(store):
     desk = Desk(FakeEngine(), store, settings({"KVVIZ_MAX_VARIANTS": "1"}))
     last = _run(desk)[-1]
-    assert last["state"] == "failed" and "up to 1" in last["message"]
+    assert last["state"] == "failed" and "at most 1 are decoded" in last["message"]
 
 
 def test_public_servers_take_catalogue_models_only(store):

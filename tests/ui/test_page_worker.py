@@ -14,16 +14,29 @@ GOOD = {"document": "text", "question": "q?", "methods": ["snapkv"], "budgets": 
 
 @pytest.mark.parametrize(
     "given, shares",
-    [("50, 20%; 5", [0.5, 0.2, 0.05]), (["1", "100%"], [1.0, 0.01]), ("7 7", [0.07])],
+    [("50, 20%; 5", [0.5, 0.2, 0.05]), (["1", "100%"], [1.0, 0.01]), ("7 7", [0.07]),
+     (["0.5%", "2.5"], [0.025, 0.005]),
+     (["128 tokens", "20 %", "1t"], [0.2, 128, 1]), (["7t, 30"], [0.3, 7])],
 )
 def test_budgets_are_read_as_percent(given, shares):
-    assert asks.budgets(given) == pytest.approx(shares)
+    assert [b.value for b in asks.percent_budgets(given)] == shares
 
 
-@pytest.mark.parametrize("given", ["0", "101", "-3", "nan", "abc", "inf"])
+@pytest.mark.parametrize("given", ["0", "101", "-3", "nan", "abc", "inf", ["0t"], ["150%"], "1e3"])
 def test_budgets_outside_the_range_are_named(given):
-    with pytest.raises(InputError, match="between 1% and 100%"):
-        asks.budgets(given)
+    with pytest.raises(InputError, match="A budget is a share above 0 and up to 1"):
+        asks.percent_budgets(given)
+
+
+@pytest.mark.parametrize("given", ["0,2", "0.2", [".2"], ["50", "0,2"]])
+def test_a_share_in_the_percent_field_is_told_that_percent_is_meant(given):
+    with pytest.raises(InputError, match="Budgets are percent here: write 20% for a share of 0?.2"):
+        asks.percent_budgets(given)
+
+
+def test_a_count_in_the_percent_field_is_told_how_it_is_written():
+    with pytest.raises(InputError, match="128 tokens per KV head are written 128t"):
+        asks.percent_budgets(["128"])
 
 
 @pytest.mark.parametrize(
