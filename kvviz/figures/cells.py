@@ -14,7 +14,6 @@ import numpy as np
 from kvviz.figures.kit import legend_entry, patches
 from kvviz.figures.palette import RAMP_STEPS
 from kvviz.results.comparison import Comparison
-from kvviz.results.kept import Bins
 
 EVICTED, KEPT = 0, RAMP_STEPS
 PROTECTED, OUTSIDE, UNSCORED = RAMP_STEPS + 1, RAMP_STEPS + 2, RAMP_STEPS + 3
@@ -60,8 +59,11 @@ def cell_codes(
     return code
 
 
-def state_traces(code: np.ndarray, b: Bins) -> list[dict[str, Any]]:
-    """Hatch and dots over cells in a special state, and one legend row for each state present."""
+def state_traces(code: np.ndarray, x0: float, dx: float) -> list[dict[str, Any]]:
+    """Hatch and dots over cells in a special state, and one legend row for each state present.
+
+    x0, dx  middle of the first column and distance of columns, in tokens.
+    """
     present = {int(v) for v in np.unique(code)}
     traces = []
     if EVICTED in present:
@@ -75,14 +77,8 @@ def state_traces(code: np.ndarray, b: Bins) -> list[dict[str, Any]]:
         (UNSCORED, "unscored", "unscored-line", "."),
     ):
         if state in present:
-            x0, dx = centre(b)
             traces += patches(code == state, x0, dx, NAMES[state], fill, line, pattern)
     return traces
-
-
-def centre(b: Bins) -> tuple[float, float]:
-    """Middle of the first column and distance of columns, in tokens."""
-    return b.x0 + (b.size - 1) / 2, float(b.size)
 
 
 def unscored_layers(
@@ -115,10 +111,3 @@ def unscored_layers(
 def _any_number(scores: np.ndarray) -> bool:
     # A look at a few columns answers for nearly every method; the full pass is for the rest.
     return not np.isnan(scores[:, :64]).all() or not np.isnan(scores).all()
-
-
-def layer_ticks(labels: dict[int, str], layers: int, most: int = 10) -> tuple[list[int], list[str]]:
-    """Tick positions and texts for layers: evenly spaced, and always those with a label."""
-    step = max(1, -(-layers // most))
-    shown = [i for i in range(layers) if i % step == 0 or i in labels]
-    return shown, [f"{i} {labels[i]}" if i in labels else str(i) for i in shown]

@@ -13,13 +13,19 @@ import numpy as np
 
 from kvviz.errors import InputError
 from kvviz.figures.palette import TEXT_STEPS
+from kvviz.figures.strip import observation_window
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
 from kvviz.results.kept import need_kept, outside
 from kvviz.results.table import Table
 
 TITLE = "Your text, shaded by who still holds it"
-GUIDE = "Solid shading: most heads kept this word's cache entry. Grey text: every head dropped it."
+GUIDES = {
+    "a": "Solid shading: most heads kept this word's cache entry. Grey text: every head dropped it.",
+    "ab": "A colour marks words that one method holds in more heads than the other. Grey text: most "
+    "heads dropped it.",
+}
+GUIDES["b"] = GUIDES["a"]
 CLASSES = ("neither", "both", "a", "b", "mixed")
 NEITHER, BOTH, A_ONLY, B_ONLY, MIXED = range(5)
 LEAST_DIFFERENCE = 0.1  # of the heads: below it, A and B count as agreeing on a token
@@ -179,7 +185,7 @@ def document_tokens(
     held = held_b if colour_by == "b" else held_a
     share = (held / np.maximum(heads, 1)).astype(np.float32)
     starts, ends, first, last = _spans(c)
-    window = _window(c, a)
+    window = observation_window(c, a)
     return DocumentTable(
         tokens=list(c.prompt.tokens),
         start=starts,
@@ -232,14 +238,6 @@ def _spans(c: Comparison) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarra
     return starts, ends, first, last
 
 
-def _window(c: Comparison, method: str) -> int:
-    """Length of the observation window this method read, 0 if it has none."""
-    for v in c.variants:
-        if v.method == method and isinstance(v.options.get("window"), int):
-            return min(v.options["window"], c.n)
-    return 0
-
-
 def _parts(c: Comparison) -> list[str]:
     document, question = c.prompt.document_span, c.prompt.question_span
     parts = []
@@ -270,38 +268,6 @@ def rules(table: DocumentTable) -> list[tuple[str, int, int]]:
     return found
 
 
-def word(table: DocumentTable, token: int) -> tuple[str, np.ndarray]:
-    """The word that a token belongs to, and its tokens in order (int [parts])."""
-    start, end = int(table.start[token]), int(table.end[token])
-    document = table.document
-    while start < end and document[start].isspace():
-        start += 1
-    while end > start and document[end - 1].isspace():
-        end -= 1
-    if start < 0 or start == end:
-        return table.tokens[token], np.array([token])
-    first, last = max(0, start - 40), min(len(document), end + 40)  # a page without spaces
-    while start > first and not document[start - 1].isspace():
-        start -= 1
-    while end < last and not document[end].isspace():
-        end += 1
-    inside = (table.start < end) & (table.end > start) & (table.start >= 0)
-    return document[start:end], np.flatnonzero(inside)
-
-
-def token_line(table: DocumentTable, token: int) -> str:
-    """ "token 412 '58213' part 1 of 5 · A 3 of 90 KV heads · B 41 of 90"."""
-    whole, parts = word(table, token)
-    said = f"token {token} '{text.plain(whole)}'"
-    if len(parts) > 1:
-        said += f" part {int(np.searchsorted(parts, token)) + 1} of {len(parts)}"
-    heads = int(table.heads[token])
-    said += f" · A {text.count(int(table.held_a[token]))} of {text.count(heads)} KV heads"
-    if table.label_b is not None:
-        said += f" · B {text.count(int(table.held_b[token]))} of {text.count(heads)}"
-    return said
-
-
 def glyph_line(table: DocumentTable, glyph: int) -> str:
     """ "2 of 3 parts kept" for a character of several tokens, else ""."""
     parts = int(table.glyph_parts[glyph])
@@ -311,32 +277,3 @@ def glyph_line(table: DocumentTable, glyph: int) -> str:
     held = table.held_b if table.colour_by == "b" else table.held_a
     kept = int((held[first : last + 1] > 0).sum())
     return f"{kept} of {parts} parts kept"
-
-
-def minimap(table: DocumentTable, rows: int) -> np.ndarray:
-    """Largest |A - B| share (one method: share dropped) in each of `rows` equal parts, float32.
-
-    Only document tokens count; the page draws one pixel a row.
-    """
-    held = np.array([p == "document" for p in table.part])
-    heads = np.maximum(table.heads, 1)
-    if table.label_b is None:
-        value = 1 - table.held_a / heads
-    else:
-        value = np.maximum(table.only_a, table.only_b) / heads
-    value = value[held].astype(np.float32)
-    if not len(value):
-        return np.zeros(0, dtype=np.float32)
-    edges = np.linspace(0, len(value), min(rows, len(value)) + 1).astype(np.int64)[:-1]
-    return np.maximum.reduceat(value, edges)
-
-
-def paragraphs(table: DocumentTable) -> list[tuple[int, int, bool]]:
-    """(first character, last + 1, A and B agree on every token) of each line of the document."""
-    breaks = [i + 1 for i, character in enumerate(table.document) if character == "\n"]
-    edges = [0, *(b for b in breaks if b < len(table.document)), len(table.document)]
-    differs = np.isin(table.code, (A_ONLY, B_ONLY, MIXED)) & (table.start >= 0)
-    at = np.searchsorted(edges, table.start[differs], side="right") - 1
-    disagreeing = set(at.tolist())
-    spans = list(zip(edges[:-1], edges[1:]))
-    return [(start, end, i not in disagreeing) for i, (start, end) in enumerate(spans)]

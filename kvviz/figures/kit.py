@@ -17,6 +17,7 @@ import plotly.graph_objects as go
 from kvviz.figures.palette import role, stepped
 
 GAP = None  # a break in a line
+CAPTION_TOP = 76  # pixels above a plot with a title of up to two lines and a line below it
 LEGEND_COLUMNS = 3  # entries that fit beside each other on a narrow screen
 
 
@@ -39,7 +40,7 @@ def build(
     rows = -(-sum(bool(t.get("showlegend")) for t in traces) // LEGEND_COLUMNS)
     base: dict[str, Any] = {
         "template": {},
-        "title": {"text": title, "x": 0, "xanchor": "left", "font": {"size": 15}},
+        "title": {"text": wrapped(title, 90), "x": 0.01, "xanchor": "left", "font": {"size": 15}},
         "font": {"color": role("text"), "size": 12, "family": "system-ui, sans-serif"},
         "paper_bgcolor": role("page"),
         "plot_bgcolor": role("page"),
@@ -59,10 +60,10 @@ def build(
         "meta": {"guide": guide, "summary": summary, "chip": chip, **(meta or {})},
     }
     base.update(layout)
-    return go.Figure(_inert({"data": list(traces), "layout": base}), _validate=False)
+    return go.Figure(inert({"data": list(traces), "layout": base}), _validate=False)
 
 
-def _inert(value: Any, key: str = "") -> Any:
+def inert(value: Any, key: str = "") -> Any:
     """Plotly reads a little HTML and LaTeX in every text: only line breaks are let through.
 
     Entities stay as they are, so text that was escaped before is not escaped twice.
@@ -73,10 +74,56 @@ def _inert(value: Any, key: str = "") -> Any:
         value = re.sub(r"<(?!br>)", "&lt;", value)
         return re.sub(r"(?<!<br)>", "&gt;", value).replace("$", "&#36;")
     if isinstance(value, dict):
-        return {name: _inert(item, name) for name, item in value.items()}
+        return {name: inert(item, name) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_inert(item) for item in value]
+        return [inert(item) for item in value]
     return value
+
+
+def captioned(figure: go.Figure, run: str) -> go.Figure:
+    """`figure` with the line that a picture of it carries below its title: cells, scale, run.
+
+    On the page the title stands outside the plot, and so does this line.
+    """
+    meta = figure.layout.meta
+    line = " · ".join(part for part in (meta["chip"], meta.get("scale"), run) if part)
+    title = {**figure.layout.title.to_plotly_json()}
+    title["subtitle"] = {"text": inert(line), "font": {"size": 11, "color": role("muted")}}
+    title |= {"y": 0.99, "yref": "container", "yanchor": "top"}
+    figure.layout.title = title
+    figure.layout.margin.t = CAPTION_TOP
+    return figure
+
+
+def narrow(values: np.ndarray) -> np.ndarray:
+    """Whole numbers in the smallest type that holds them: what is sent is the page's budget."""
+    values = np.asarray(values)
+    low, high = int(values.min(initial=0)), int(values.max(initial=0))
+    kinds = (np.uint8, np.uint16, np.uint32) if low >= 0 else (np.int8, np.int16, np.int32)
+    kind = next((k for k in kinds if np.iinfo(k).min <= low and high <= np.iinfo(k).max), kinds[-1])
+    return np.ascontiguousarray(values, dtype=kind)
+
+
+def message_figure(title: str, guide: str, message: str, **meta: Any) -> go.Figure:
+    """A sentence where nothing is drawn."""
+    middle = {"x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper", "showarrow": False}
+    hidden = {"visible": False}
+    return build(
+        [],
+        title=title,
+        guide=guide,
+        summary=message,
+        height=150,
+        meta={"message": message, **meta},
+        xaxis=hidden,
+        yaxis=hidden,
+        annotations=[{"text": wrapped(message, 70), **middle}],
+    )
+
+
+def panel(side: str, label: str, budget_name: str) -> str:
+    """ "A: SnapKV, 10%": what a figure of one method is headed."""
+    return f"{side + ': ' if side else ''}{label}, {budget_name}"
 
 
 def map_height(layers: int) -> int:

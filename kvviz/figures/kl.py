@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import plotly.graph_objects as go
 
+from kvviz.errors import InputError
 from kvviz.figures.kit import axis, build
 from kvviz.figures.palette import role
 from kvviz.results import words as text
@@ -33,26 +34,25 @@ class KlStripTable(Table):
 
 
 def kl_strip_table(c: Comparison, method: str, k: float | int) -> KlStripTable:
-    """The KL strip of an answer; empty where it was not decoded or KL was not measured."""
+    """The KL strip of an answer; InputError where it was not decoded or KL was not measured."""
     v = c.variant(method, k)
-    kl = np.zeros(0, np.float32) if v is None or v.kl is None else np.asarray(v.kl, np.float32)
-    different = None if v is None else first_difference(v, c.full)
-    return KlStripTable(text.label(c, method), k, list(c.full.tokens), kl, different)
+    if v is None or v.kl is None or not len(v.kl):
+        raise InputError("KL was not measured for this answer.")
+    kl = np.asarray(v.kl, np.float32)
+    return KlStripTable(text.label(c, method), k, list(c.full.tokens), kl, first_difference(v, c.full))
 
 
-def kl_strip_figure(table: KlStripTable, step: int | None = None) -> go.Figure:
-    """One bar a generated token; `step` is outlined."""
+def kl_strip_figure(table: KlStripTable) -> go.Figure:
+    """One bar a generated token."""
     steps = np.arange(len(table.kl))
-    chosen = [2 if s == step else 0 for s in steps]
     names = [text.visible(t) for t in table.token[: len(steps)]]
     bars = {
         "type": "bar",
         "x": steps,
         "y": table.kl.astype(np.float32),
-        "marker": {"color": role("muted"), "line": {"width": chosen, "color": role("selection")}},
+        "marker": {"color": role("muted")},
         "hoverinfo": "none",
     }
-    top = f"token {int(np.argmax(table.kl))}" if len(steps) else "none"
     shapes = []
     if table.first_difference is not None:
         at = table.first_difference - 0.5
@@ -64,7 +64,7 @@ def kl_strip_figure(table: KlStripTable, step: int | None = None) -> go.Figure:
         title=f"How far {table.label} is from the full cache at each word",
         guide="Tall bar: the next word would have been chosen quite differently there. "
         "Dotted line: the answers part.",
-        summary=f"{table.label}: KL at {len(steps)} generated tokens, largest at {top}.",
+        summary=f"{table.label}: KL at {len(steps)} generated tokens, largest at token {int(np.argmax(table.kl))}.",
         height=200,
         xaxis=axis(
             "generated token (the full cache's answer)",

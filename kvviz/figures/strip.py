@@ -14,7 +14,7 @@ from kvviz.results.comparison import Comparison
 from kvviz.results.kept import stop_index
 
 RULED = "kept by rule"
-_LANES = {"mark": 3.0, "protected": 2.0, "question": 1.0, "window": 1.0}
+_LANES = {"mark": 4.0, "protected": 3.0, "question": 2.0, "window": 1.0}  # one each: none lies on another
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def protected_tokens(c: Comparison, method: str, k: float | int) -> np.ndarray:
     return np.unpackbits(bits, count=c.n).astype(bool)
 
 
-def track(c: Comparison, method: str, k: float | int) -> list[Span]:
+def strip_spans(c: Comparison, method: str, k: float | int) -> list[Span]:
     """Everything the strip shows for a method at a budget, in token order within each kind."""
     spans = [Span("mark", m.name, m.start, m.end, m.name) for m in c.marks]
     for start, end in runs(protected_tokens(c, method, k)):
@@ -73,7 +73,7 @@ def runs(flags: np.ndarray) -> list[tuple[int, int]]:
     return [(int(a), int(b)) for a, b in zip(edges[::2], edges[1::2])]
 
 
-def track_traces(spans: list[Span], x0: int, x1: int, named: bool = False) -> list[dict[str, Any]]:
+def strip_traces(spans: list[Span], x0: int, x1: int, named: bool = False) -> list[dict[str, Any]]:
     """Brackets on axis y2 for the spans that touch tokens x0 to x1; marks keep a visible size.
 
     named=True: the legend says "kept by rule" already.

@@ -11,7 +11,7 @@ import numpy as np
 from kvviz.errors import InputError
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
-from kvviz.results.kept import kept, layer_protected, outside, scope, stored_shares
+from kvviz.results.kept import kept, layer_protected, outside, scope, span_kept, stored_shares
 from kvviz.types import Selection
 
 STATES = {
@@ -101,24 +101,28 @@ def scores_of(c: Comparison, method: str, k: float | int, first: bool = False) -
     return rows
 
 
+def least_held(c: Comparison, method: str, k: float | int, tok: tuple[int, int]) -> int:
+    """The token of `tok` (start, end exclusive) that the fewest heads keep, the first of equals."""
+    start, end = max(0, tok[0]), min(tok[1], c.n)
+    if start >= end:
+        raise InputError(f"Choose a token between 0 and {c.n - 1}.")
+    held = span_kept(c, method, k, start, end)
+    if held is None:
+        raise InputError(f"No kept tokens were stored at {text.budget_name(c, k)}.")
+    return start + int(held.sum(axis=(0, 1)).argmin())
+
+
 def why_card(
     c: Comparison,
-    token: int | tuple[int, int],
+    tok: tuple[int, int],
     layer: int,
     head: int,
     k: float | int,
     methods: Sequence[str],
 ) -> WhyCard:
-    """The card of a token, or of the least-held token of a range (start, end exclusive)."""
-    span = (token, token + 1) if isinstance(token, int | np.integer) else tuple(token)
-    start, end = max(0, int(span[0])), min(int(span[1]), c.n)
-    if start >= end:
-        raise InputError(f"Choose a token between 0 and {c.n - 1}.")
+    """The card of the least-held token of `tok` (start, end exclusive)."""
     masks = {m: mask for m in methods if (mask := kept(c, m, k)) is not None}
-    if not masks:
-        raise InputError(f"No kept tokens were stored at {text.budget_name(c, k)}.")
-    first = next(iter(masks.values()))
-    chosen = start + int(first[:, :, start:end].sum(axis=(0, 1)).argmin())
+    chosen = least_held(c, next(iter(masks), methods[0]), k, tok)
     held = {m: (int(x[:, :, chosen].sum()), x[:, :, chosen].size) for m, x in masks.items()}
     pieces = [
         f"{text.label(c, m)} kept it in {count} of {total} KV heads"
@@ -129,7 +133,7 @@ def why_card(
     return WhyCard(
         token=chosen,
         text=text.plain(c.prompt.tokens[chosen]),
-        span=(start, end),
+        span=(max(0, tok[0]), min(tok[1], c.n)),
         layer=layer,
         head=head,
         place_words=text.place(layer, head, chosen),

@@ -10,6 +10,7 @@ import plotly.graph_objects as go
 from kvviz.errors import InputError
 from kvviz.figures.kit import axis, build, heatmap, legend_entry
 from kvviz.figures.palette import role
+from kvviz.figures.why_card import least_held
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
 from kvviz.results.kept import need_kept
@@ -43,16 +44,17 @@ class MinimapTable(Table):
 
 def why_minimap_table(
     c: Comparison,
-    token: int,
+    tok: tuple[int, int] | None,
     a: str,
     b: str | None,
     k: float | int,
     layer: int | None = None,
     head: int | None = None,
 ) -> MinimapTable:
-    """Layers x KV heads of one token; (layer, head) is outlined."""
-    if not 0 <= token < c.n:
-        raise InputError(f"Choose a token between 0 and {c.n - 1}.")
+    """Layers x KV heads of the token of `tok` that A holds least; (layer, head) is outlined."""
+    if tok is None:
+        raise InputError("Choose a word in the text, or a dot.")
+    token = least_held(c, a, k, tok)
     of_a = need_kept(c, a, k)[:, :, token]
     if b is None:
         code = of_a.astype(np.uint8)

@@ -13,10 +13,11 @@ from typing import ClassVar
 import numpy as np
 
 from kvviz.errors import InputError
+from kvviz.figures.effect import errors_at
 from kvviz.figures.why_card import scores_of
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
-from kvviz.results.kept import layer_kept, layer_protected, outside, stored_shares
+from kvviz.results.kept import layer_kept, layer_protected, outside, span_kept, stored_shares
 from kvviz.results.table import Table
 from kvviz.types import Mark
 
@@ -242,3 +243,44 @@ def rank_correlation(x: np.ndarray, y: np.ndarray) -> float | None:
     rx, ry = rx - rx.mean(), ry - ry.mean()
     norm = math.sqrt(float(rx @ rx) * float(ry @ ry))
     return float(rx @ ry) / norm if norm > 0 else None
+
+
+def default_head(
+    c: Comparison, a: str, b: str | None, k: float | int, tok: tuple[int, int] | None
+) -> tuple[int, int]:
+    """The head to show while none is chosen: (layer, KV head) of the largest difference.
+
+    By |tokens held by A - held by B| of `tok`, else by the difference of output errors. Without B
+    the comparison is with the full cache.
+    """
+    shape = c.model.n_layers, c.model.n_kv_heads
+    difference = np.zeros(shape)
+    if tok is not None and tok[0] < c.n:
+        span = max(0, tok[0]), min(tok[1], c.n)
+        masks = [span_kept(c, m, k, *span) for m in (a, b if b is not None else "full")]
+        if all(m is not None for m in masks):
+            one, other = (m.sum(axis=-1, dtype=np.int64) for m in masks)
+            difference = np.abs(one - other).astype(np.float64)
+    if not difference.any():
+        errors = [errors_at(c, method, k) for method in (a, b) if method is not None]
+        if all(e is not None for e in errors):
+            gap = np.abs(errors[0] - errors[1]) if len(errors) == 2 else errors[0]
+            difference = np.nan_to_num(gap).reshape(*shape, -1).max(axis=-1)
+    layer, head = np.unravel_index(int(difference.argmax()), shape)
+    return int(layer), int(head)
+
+
+def shown_head(
+    c: Comparison,
+    a: str,
+    b: str | None,
+    k: float | int,
+    tok: tuple[int, int] | None,
+    layer: int | None,
+    head: int | None,
+) -> tuple[int, int]:
+    """Layer and KV head that a view of one head shows: the chosen ones, the rest by `default_head`."""
+    if layer is not None:
+        return layer, head or 0
+    found, other = default_head(c, a, b, k, tok)
+    return found, other if head is None else head
