@@ -13,12 +13,14 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
+
+from kvviz.figures import FIGURES  # noqa: E402
+
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-dev-shm-usage",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
 ]  # fmt: skip
 TABS = ("kept", "why", "effect", "sweep", "try")
-PANELS = {"kept": 7, "why": 2, "effect": 4, "sweep": 1, "try": 0}
 
 
 def visit(browser, url: str, tab: str, theme: str, width: int, height: int):
@@ -32,10 +34,11 @@ def visit(browser, url: str, tab: str, theme: str, width: int, height: int):
     page.add_init_script("localStorage.setItem('kvviz-tour-over', '1')")
     page.goto(f"{url}?v={tab}&__theme={theme}")
     page.wait_for_selector("#kv-app[data-ready]", timeout=60_000)
-    if PANELS[tab]:
+    panels = sum(1 + row.sides for row in FIGURES if row.tab == tab and not row.folded)
+    if panels:
         drawn = f"#kv-sheet-{tab} .kv-plot-box[data-drawn]"
         enough = "([css, n]) => document.querySelectorAll(css).length >= n"
-        page.wait_for_function(enough, arg=[drawn, PANELS[tab]], timeout=60_000)
+        page.wait_for_function(enough, arg=[drawn, panels], timeout=60_000)
     page.wait_for_timeout(600)
     return page
 

@@ -14,10 +14,13 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kvviz.engine.ask import Ask
-from kvviz.figures.effect import effect_map_figure, effect_scatter_figure, effect_table
-from kvviz.figures.kept import kept_figure, kept_table, versus_figure, versus_table
+from kvviz.figures.effect import effect_map_figure, effect_table
+from kvviz.figures.effect_scatter import effect_scatter_figure
+from kvviz.figures.kept import kept_figure, kept_table
 from kvviz.figures.palette import resolve
-from kvviz.figures.sweep import sweep_figure, sweep_table
+from kvviz.figures.sweep import sweep_figure
+from kvviz.figures.sweep_table import sweep_table
+from kvviz.figures.versus import versus_figure, versus_table
 from kvviz.identity import Budget, MethodRef
 from kvviz.results import words as text
 from kvviz.results.answers import all_answers_table
@@ -262,9 +265,9 @@ def _report_figures(c: Comparison, a: str, b: str | None, k) -> list[go.Figure]:
         figures.append(effect_map_figure(effect, "a"))
         if effect.b is not None:
             figures += [effect_map_figure(effect, "b"), effect_scatter_figure(effect)]
-    kl = sweep_table(c, "kl", a, b)
+    kl = sweep_table(c, "kl", a, b, k)
     if any(v is not None for s in kl.series for v in s.value):
-        figures.append(sweep_figure(kl, c.share(k)))
+        figures.append(sweep_figure(kl))
     return figures
 
 

@@ -10,12 +10,16 @@ import pytest
 from synthetic import synthetic_comparison
 
 from kvviz import exports
+from kvviz.figures.all_methods import all_methods_table
 from kvviz.figures.document import document_tokens
 from kvviz.figures.effect import effect_table
-from kvviz.figures.kept import all_methods_table, heads_table, kept_table, per_layer_table
-from kvviz.figures.sweep import MEASURES, sweep_table
+from kvviz.figures.heads import heads_table
+from kvviz.figures.kept import kept_table
+from kvviz.figures.per_layer import per_layer_table
+from kvviz.figures.sweep_table import MEASURES, sweep_table
 from kvviz.figures.versus import versus_table
-from kvviz.figures.why import why_minimap_table, why_table
+from kvviz.figures.why_minimap import why_minimap_table
+from kvviz.figures.why_table import why_table
 from kvviz.results.answers import all_answers_table
 
 
@@ -28,10 +32,10 @@ def every_table(c):
     yield per_layer_table(c, "snapkv", 0.2)
     yield all_methods_table(c, 0.2, columns=10)
     yield why_table(c, 1, 1, "snapkv", "dropkv", 0.2)
-    yield why_minimap_table(c, 50, "snapkv", "dropkv", 0.2)
+    yield why_minimap_table(c, (50, 51), "snapkv", "dropkv", 0.2)
     yield effect_table(c, "snapkv", "dropkv", 0.1)
     for measure in MEASURES:
-        yield sweep_table(c, measure, "snapkv", "dropkv")
+        yield sweep_table(c, measure, "snapkv", "dropkv", 0.2)
 
 
 def strict(text):

@@ -14,19 +14,30 @@ from pathlib import Path
 from typing import Any
 
 from kvviz.bench.synthetic import synthetic
+from kvviz.figures import FIGURES
 
 SIZES = {"8k": 8192, "128k": 131072}
 LIMIT_S = {"8k": 0.5, "128k": 1.5}  # a control answers within
 LIMIT_BYTES = 2_000_000
 
+
+
+def _figures(tab: str, control: str, *args: str) -> tuple[str, ...]:
+    """Figures of a tab that `control` makes stale, each side of them, as `_ask` reads them."""
+    sides = [(row, side) for row in FIGURES for side in ("", "b")[: 1 + row.sides]]
+    return tuple(
+        f"{row.id}:{','.join(filter(None, (side, *args)))}"
+        for row, side in sides
+        if row.tab == tab and control in row.reads and not row.folded
+    )
+
+
 # What each control asks for: all views that it can make stale at once on one tab.
 CONTROLS = {
-    "slider, Kept": ("finding", "cards", "document", "kept", "kept:b", "versus", "heads", "heads:b",
-                     "per_layer", "per_layer:b"),
-    "zoom": ("kept:zoom", "kept:b,zoom", "versus:zoom", "heads:zoom", "heads:b,zoom"),
-    "token, Why": ("why", "why_card", "why_mini"),
-    "slider, Effect": ("finding", "cards", "document", "effect_map", "effect_map:b", "effect_scatter",
-                       "effect_layers"),
+    "slider, Kept": ("finding", "cards", "document", *_figures("kept", "budget")),
+    "zoom": _figures("kept", "range", "zoom"),
+    "token, Why": ("why_card", *_figures("why", "tok")),
+    "slider, Effect": ("finding", "cards", "document", *_figures("effect", "budget")),
     "measure, Sweep": ("sweep", "sweep:measure=mark_held", "sweep:measure=overlap"),
     "every method": ("all_methods",),
     "open a run": ("meta", "text", "finding", "cards"),

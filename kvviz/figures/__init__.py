@@ -14,12 +14,15 @@ import plotly.graph_objects as go
 from kvviz.figures import (
     all_methods,
     effect,
+    effect_layers,
+    effect_scatter,
     heads,
     kept,
     kl,
     per_layer,
     steps,
     sweep,
+    sweep_table,
     versus,
     why,
     why_minimap,
@@ -36,8 +39,10 @@ def _shown_head(c: Comparison, look: Look) -> tuple[int, int]:
 
 
 def _why_table(c: Comparison, look: Look) -> why_table.WhyTable:
+    known = [name for name, _ in why_table.axis_choices(c, look.budget)]  # another run may have had others
+    x, y = look.x if look.x in known else "", look.y if look.y in known else "effect"
     return why_table.why_table(
-        c, *_shown_head(c, look), look.a, look.b, look.budget, look.x, look.y,
+        c, *_shown_head(c, look), look.a, look.b, look.budget, x, y,
         sinks=look.sinks, ranks=look.ranks,
     )  # fmt: skip
 
@@ -48,7 +53,7 @@ def _why_controls(c: Comparison, look: Look, table: why_table.WhyTable) -> dict[
         "default": look.layer is None or look.head is None,
         "axes": why_table.axis_choices(c, look.budget),
         "x": table.x_name,
-        "y": look.y,
+        "y": table.y_name.removesuffix(why_table.TWICE),
         "line": table.correlation_words,
         "remark": why.NOTE,
     }
@@ -126,24 +131,26 @@ FIGURES = (
     Figure(
         "effect_scatter", "effect", _EFFECT,
         table=_effect_table,
-        draw=lambda table, look: effect.effect_scatter_figure(table),
+        draw=lambda table, look: effect_scatter.effect_scatter_figure(table),
         also=_effect_lines,
     ),
     Figure(
         "effect_layers", "effect", _EFFECT,
-        table=lambda c, look: effect.effect_layers_table(c, look.a, look.b, look.budget),
-        draw=lambda table, look: effect.effect_layers_figure(table),
+        table=lambda c, look: effect_layers.effect_layers_table(c, look.a, look.b, look.budget),
+        draw=lambda table, look: effect_layers.effect_layers_figure(table),
     ),
     Figure(
         "sweep", "sweep", ("run", "a", "b", "tok", "measure", "budget"),
-        table=lambda c, look: sweep.sweep_table(c, look.measure, look.a, look.b, look.tok),
-        draw=lambda table, look: sweep.sweep_figure(table, look.budget),
+        table=lambda c, look: sweep_table.sweep_table(
+            c, look.measure, look.a, look.b, look.budget, look.tok
+        ),
+        draw=lambda table, look: sweep.sweep_figure(table),
     ),
     Figure(
         "steps", "steps", ("run", "a", "budget"),
         table=lambda c, look: steps.steps_table(c, look.a, look.budget),
         draw=lambda table, look: steps.steps_figure(table),
-        also=lambda c, look, table: {"dropped": table.dropped_tokens()},
+        also=lambda c, look, table: {"dropped": table.tokens},
     ),
 )  # fmt: skip
 

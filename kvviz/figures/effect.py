@@ -9,16 +9,25 @@ from typing import ClassVar
 import numpy as np
 import plotly.graph_objects as go
 
-from kvviz.figures.kit import axis, build, colour_bar, heatmap, legend_entry, map_height, patches
+from kvviz.figures.kit import (
+    axis,
+    build,
+    colour_bar,
+    heatmap,
+    legend_entry,
+    map_height,
+    message_figure,
+    panel,
+    patches,
+)
 from kvviz.figures.palette import AMOUNT_STEPS, role
+from kvviz.figures.token_map import layer_axis
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
 from kvviz.results.kept import head_counts, nearest, stop_index
 from kvviz.results.table import Table
 
 TITLE = "How much each head's output changed"
-SCATTER_TITLE = "Error per head: A against B"
-SCATTER_GUIDE = "Dots below the line: B changes that head less. Above: A does."
 MAP_GUIDE = (
     "Each cell is one query head of one layer. Stronger colour: its output differs more from the "
     "full cache's. Vertical lines part the KV heads."
@@ -54,6 +63,8 @@ def error_shares(c: Comparison, method: str) -> list[float]:
 class EffectTable(Table):
     """Errors of A and (or None) B, float32 [L, Hq]; layer errors after summing heads, float32 [L].
 
+    evicting bool [L], layers where A or B evicted something: only these can change, so medians and
+             counts of heads are taken over them.
     message  why nothing is drawn, else "": errors exist at stops only.
     empty    names of KV heads that kept no entry, {"A": [...], "B": [...]}.
     """
@@ -66,8 +77,7 @@ class EffectTable(Table):
     group: int
     a: np.ndarray | None
     b: np.ndarray | None
-    layer_a: np.ndarray | None
-    layer_b: np.ndarray | None
+    evicting: np.ndarray
     queries: str
     message: str
     empty: dict[str, list[str]]
@@ -108,10 +118,7 @@ class EffectTable(Table):
         """(heads where B is lower, heads equal within 1%, heads compared)."""
         if self.a is None or self.b is None:
             return 0, 0, 0
-        usable = np.isfinite(self.a) & np.isfinite(self.b)
-        a, b = self.a[usable], self.b[usable]
-        equal = np.abs(a - b) <= EQUAL * np.maximum(a, b)
-        return int(((b < a) & ~equal).sum()), int(equal.sum()), len(a)
+        return heads_compared(self.a[self.evicting], self.b[self.evicting])
 
     @property
     def compared_words(self) -> str:
@@ -121,8 +128,32 @@ class EffectTable(Table):
             return ""
         return (
             f"B lower in {text.count(lower)} of {text.count(total)} heads, "
-            f"equal (within 1%) in {text.count(equal)}"
+            f"equal (within 1%) in {text.count(equal)}{self.where}"
         )
+
+    @property
+    def where(self) -> str:
+        """ ", in the 3 of 18 layers where something was evicted"; "" where that is all of them."""
+        some, layers = int(self.evicting.sum()), len(self.evicting)
+        if some == layers:
+            return ""
+        return f", in the {text.count(some)} of {text.count(layers)} layers where something was evicted"
+
+
+def heads_compared(a: np.ndarray, b: np.ndarray) -> tuple[int, int, int]:
+    """(heads where b is lower, equal within 1% of the larger, heads with both values)."""
+    usable = np.isfinite(a) & np.isfinite(b)
+    a, b = a[usable], b[usable]
+    equal = np.abs(a - b) <= EQUAL * np.maximum(a, b)
+    return int(((b < a) & ~equal).sum()), int(equal.sum()), len(a)
+
+
+def evicting_layers(c: Comparison, methods: list[str], k: float | int) -> np.ndarray:
+    """Layers where one of the methods evicted something, bool [L]; all where that is not known."""
+    most = head_counts(c, "full", 1.0)
+    counts = [head_counts(c, method, k) for method in methods]
+    found = [np.ones(len(most), bool) if x is None else (x < most).any(axis=1) for x in counts]
+    return np.any(found, axis=0)
 
 
 def effect_table(c: Comparison, a: str, b: str | None, k: float | int) -> EffectTable:
@@ -139,10 +170,6 @@ def effect_table(c: Comparison, a: str, b: str | None, k: float | int) -> Effect
                 message += f"; nearest {verb} {' and '.join(around)}"
             message += "."
             break
-    layers = {}
-    for side, method in methods.items():
-        variant = c.variant(method, k)
-        layers[side] = None if variant is None else variant.layer_error
     return EffectTable(
         label_a=text.label(c, a),
         label_b=None if b is None else text.label(c, b),
@@ -150,8 +177,7 @@ def effect_table(c: Comparison, a: str, b: str | None, k: float | int) -> Effect
         group=c.model.group,
         a=None if message else errors["A"],
         b=None if message or b is None else errors["B"],
-        layer_a=layers["A"],
-        layer_b=layers.get("B"),
+        evicting=evicting_layers(c, list(methods.values()), k),
         queries=queries_words(c),
         message=message,
         empty={side: empty_heads(c, method, k) for side, method in methods.items()},
@@ -160,11 +186,11 @@ def effect_table(c: Comparison, a: str, b: str | None, k: float | int) -> Effect
 
 def queries_words(c: Comparison) -> str:
     """The queries behind the errors: "at the full cache's 14 answer tokens"."""
-    probe = str(c.settings.get("probe", "answer"))
-    if "window" in probe and "answer" not in probe:
-        return "at the queries of the observation window"
     tokens = len(c.full.token_ids)
-    return f"at the full cache's {text.count(tokens)} answer token{'' if tokens == 1 else 's'}"
+    said = f"at the full cache's {text.count(tokens)} answer token{'' if tokens == 1 else 's'}"
+    if any(v.evictions for v in c.variants):
+        said += ", before anything was evicted while writing"
+    return said
 
 
 def empty_heads(c: Comparison, method: str, k: float | int) -> list[str]:
@@ -194,9 +220,14 @@ def effect_map_figure(table: EffectTable, which: str = "a") -> go.Figure:
     label = table.label_a if which == "a" else table.label_b
     side = which.upper()
     if errors is None:
-        return _empty(f"{TITLE} · {side}", MAP_GUIDE, table.message or "No second method is chosen.")
+        message = table.message or "No second method is chosen."
+        return message_figure(f"{TITLE} · {side}", MAP_GUIDE, message)
+    title = f"{TITLE} · {panel(side, label, table.budget_name)}"
     layers, heads = errors.shape
     bottom, top = table.bottom, table.top
+    if top == 0:
+        message = f"No head's output changed at {table.budget_name}, {table.queries}."
+        return message_figure(title, MAP_GUIDE, message, queries=table.queries, empty=[])
     code = error_codes(errors, bottom, top)
     shown = np.where(np.isfinite(errors), errors, -1).astype(np.float32)  # -1: no value
     missing = patches(code == MISSING, 0, 1, "no value", "unscored", "unscored-line", ".")
@@ -217,7 +248,8 @@ def effect_map_figure(table: EffectTable, which: str = "a") -> go.Figure:
         }
         for edge in range(table.group, heads, table.group)
     ]
-    finite = errors[np.isfinite(errors)]
+    changed = errors[table.evicting]
+    finite = changed[np.isfinite(changed)]
     median = float(np.median(finite)) if len(finite) else float("nan")
     empty = table.empty.get(side, [])
     named = f" No entry kept in: {'; '.join(empty[:10])}." if empty else ""
@@ -229,124 +261,13 @@ def effect_map_figure(table: EffectTable, which: str = "a") -> go.Figure:
             *missing,
             *(extra if clipped else []),
         ],
-        title=f"{TITLE} · {side}: {label}, {table.budget_name}",
+        title=title,
         guide=MAP_GUIDE,
         summary=f"{label} at {table.budget_name}: median relative change of a head's output "
-        f"{text.relative_error(median)}, {table.queries}.{named}{more}",
+        f"{text.relative_error(median)}, {table.queries}{table.where}.{named}{more}",
         height=map_height(layers),
-        meta={"queries": table.queries, "empty": empty, "message": table.message},
+        meta={"queries": table.queries, "empty": empty, "scale": "relative change (log scale)"},
         xaxis=axis("query head (grouped by KV head)", showgrid=False),
-        yaxis=axis("layer", range=[layers - 0.5, -0.5], showgrid=False),
+        yaxis=layer_axis(layers),
         shapes=borders,
-    )
-
-
-def _empty(title: str, guide: str, message: str) -> go.Figure:
-    note = {"text": message, "x": 0.5, "y": 0.5, "xref": "paper", "yref": "paper"}
-    hidden = {"visible": False}
-    return build(
-        [],
-        title=title,
-        guide=guide,
-        summary=message,
-        meta={"message": message},
-        xaxis=hidden,
-        yaxis=hidden,
-        annotations=[{**note, "showarrow": False}],
-    )
-
-
-def effect_scatter_figure(table: EffectTable) -> go.Figure:
-    """One dot a query head, error of A against error of B; zeros lie on the axes' rails."""
-    if table.a is None or table.b is None:
-        return _empty(SCATTER_TITLE, SCATTER_GUIDE, table.message or "Choose a second method as B.")
-    usable = np.isfinite(table.a) & np.isfinite(table.b)
-    layer, head = np.nonzero(usable)
-    a, b = table.a[usable].astype(np.float64), table.b[usable].astype(np.float64)
-    positive = np.concatenate([a[a > 0], b[b > 0]])
-    low = math.log10(positive.min()) if len(positive) else -3.0
-    high = math.log10(positive.max()) if len(positive) else 0.0
-    rail = low - 0.4
-
-    def log(values: np.ndarray) -> np.ndarray:
-        return np.where(values > 0, np.log10(np.maximum(values, 1e-300)), rail).astype(np.float32)
-
-    first, last = math.floor(low), math.ceil(high)
-    decades = [d for d in range(first, last + 1) if d > rail + 0.15]
-    ticks = [rail, *decades] if (np.concatenate([a, b]) == 0).any() else decades
-    words = [f"{100 * 10.0**d:g}%" if d != rail else "0" for d in ticks]
-    dots = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": log(a),
-        "y": log(b),
-        "customdata": np.stack([layer, head, head // table.group], axis=-1).astype(np.int32),
-        "hoverinfo": "none",
-        "name": "query head",
-        "marker": {"size": 6, "color": role("muted"), "line": {"width": 1, "color": role("page")}},
-    }
-    ends = [rail - 0.2, high + 0.2]
-    diagonal = {
-        "type": "scatter",
-        "mode": "lines",
-        "x": ends,
-        "y": ends,
-        "name": "equal",
-        "hoverinfo": "skip",
-        "line": {"color": role("text"), "width": 1, "dash": "dash"},
-    }
-    return build(
-        [diagonal, dots],
-        title=SCATTER_TITLE,
-        guide=SCATTER_GUIDE,
-        summary=f"{table.compared_words}. A is {table.label_a}, B is {table.label_b}, "
-        f"{table.budget_name}, {table.queries}.",
-        height=400,
-        meta={"compared": table.compared_words, "queries": table.queries},
-        xaxis=axis("relative change by A (log scale)", tickvals=ticks, ticktext=words, range=ends),
-        yaxis=axis("relative change by B (log scale)", tickvals=ticks, ticktext=words, range=ends),
-    )
-
-
-def effect_layers_figure(table: EffectTable) -> go.Figure:
-    """The change of each layer's attention output, after summing heads."""
-    title = "How much each layer's output changed, after summing heads"
-    guide = "Higher: the layer's attention output differs more from the full cache's."
-    sides = (("A", table.label_a, table.layer_a), ("B", table.label_b, table.layer_b))
-    lines = []
-    said = []
-    for side, label, errors in sides:
-        if errors is None or label is None:
-            continue
-        errors = np.asarray(errors, dtype=np.float64)
-        lines.append(
-            {
-                "type": "scatter",
-                "mode": "lines+markers",
-                "x": np.arange(len(errors)),
-                "y": [100 * float(e) if np.isfinite(e) else None for e in errors],
-                "name": f"{side}: {label}",
-                "showlegend": True,
-                "hoverinfo": "none",
-                "line": {"color": role(side.lower()), "dash": "solid" if side == "A" else "dot"},
-                "marker": {"symbol": "triangle-up" if side == "A" else "triangle-down"},
-            }
-        )
-        finite = errors[np.isfinite(errors)]
-        if len(finite):
-            worst = int(np.nanargmax(errors))
-            most = text.relative_error(float(errors[worst]))
-            said.append(f"{label} most at layer {worst} ({most})")
-    if not lines:
-        message = "Errors of whole layers are computed for decoded budgets only."
-        return _empty(title, guide, table.message or message)
-    return build(
-        lines,
-        title=title,
-        guide=guide,
-        summary=f"At {table.budget_name}, {table.queries}: {', '.join(said) or 'no values'}.",
-        height=260,
-        meta={"queries": table.queries},
-        xaxis=axis("layer"),
-        yaxis=axis("relative change, %", rangemode="tozero"),
     )

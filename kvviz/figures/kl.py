@@ -64,7 +64,8 @@ def kl_strip_figure(table: KlStripTable) -> go.Figure:
         title=f"How far {table.label} is from the full cache at each word",
         guide="Tall bar: the next word would have been chosen quite differently there. "
         "Dotted line: the answers part.",
-        summary=f"{table.label}: KL at {len(steps)} generated tokens, largest at token {int(np.argmax(table.kl))}.",
+        summary=f"{table.label}: KL at {len(steps)} generated tokens, largest at token "
+        f"{int(np.argmax(table.kl))}.",
         height=200,
         xaxis=axis(
             "generated token (the full cache's answer)",

@@ -1,7 +1,8 @@
-"""While the answer was written: what each cut of decode-time eviction dropped.
+"""While the answer was written: what each cut of decode-time eviction dropped, and where that came from.
 
 An eviction record is {"step": generated tokens so far, "dropped": counts [L][Hkv], "tokens": the
-positions dropped in each layer, by any of its heads}.
+positions dropped in each layer, by any of its heads}. A cut before step 0 came while a question that
+follows the document was read.
 """
 
 from __future__ import annotations
@@ -13,22 +14,32 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kvviz.errors import InputError
-from kvviz.figures.kit import axis, build, colour_bar, heatmap, map_height
+from kvviz.figures.kit import axis, build, colour_bar, heatmap, legend_entry, map_height, narrow, panel
 from kvviz.figures.palette import AMOUNT_STEPS
+from kvviz.figures.token_map import layer_axis
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
 from kvviz.results.table import Table
+from kvviz.types import Variant
 
 TITLE = "What was thrown away while the answer was written"
-GUIDE = "Read left to right: what was thrown away while the answer was written."
+GUIDE = (
+    "Read left to right: each column is a cut while the answer was written. Stronger: more of what this "
+    "layer dropped then came from your text, rather than from the template, the question or the answer."
+)
+COUNT_GUIDE = "Read left to right: each column is a cut while the answer was written. Stronger: more dropped."
 COLOURS = [f"amount-{i}" for i in range(AMOUNT_STEPS + 1)]
+NOTHING = AMOUNT_STEPS + 1  # code of a layer that dropped nothing at a cut
 
 
 @dataclass(frozen=True)
 class StepsTable(Table):
-    """Entries dropped at each cut: int64 [L, cuts]; steps int64 [cuts], the generated step.
+    """The cuts of one answer.
 
-    tokens  for each cut and layer the positions dropped, where the run recorded them.
+    steps     int64 [cuts], tokens generated before each; negative while the question was read.
+    dropped   int64 [L, cuts], entries dropped.
+    tokens    for each cut and layer the positions dropped; empty where the run did not record them.
+    document  int64 [L, cuts], how many of these positions lie in the document.
     """
 
     near: ClassVar[str | None] = "step"
@@ -38,68 +49,117 @@ class StepsTable(Table):
     steps: np.ndarray
     dropped: np.ndarray
     tokens: list[list[list[int]]]
+    document: np.ndarray
 
     def columns(self):
         """See `Table.columns`."""
         layers, cuts = self.dropped.shape
-        return {
+        columns = {
             "layer": np.repeat(np.arange(layers), cuts),
             "step": np.tile(self.steps, layers),
             "dropped": self.dropped.ravel(),
         }
+        if self.tokens:
+            columns["tokens"] = self.positions.ravel()
+            columns["tokens of the document"] = self.document.ravel()
+        return columns
 
-    def tokens_at(self, cut: int, layer: int | None = None) -> list[int]:
-        """Token positions dropped at a cut, in one layer or in any."""
-        if not self.tokens:
-            return []
-        layers = self.tokens[cut] if layer is None else [self.tokens[cut][layer]]
-        return sorted({int(token) for one in layers for token in one})
+    @property
+    def positions(self) -> np.ndarray:
+        """Different positions dropped, int64 [L, cuts]."""
+        counts = [[len(layer) for layer in cut] for cut in self.tokens]
+        return np.asarray(counts, dtype=np.int64).T
+
+    @property
+    def from_document(self) -> np.ndarray:
+        """Share of the positions dropped that lie in the document, float64 [L, cuts]; NaN where none was."""
+        with np.errstate(invalid="ignore"):
+            return self.document / self.positions
 
 
 def steps_table(c: Comparison, method: str, k: float | int) -> StepsTable:
-    """The cuts of a decoded variant; InputError where the run evicted nothing while generating."""
-    variant = c.variant(method, k)
-    if variant is None or not variant.evictions:
-        label = text.label(c, method)
-        raise InputError(f"{label} evicted nothing while generating at {text.budget_name(c, k)}.")
-    records = sorted(variant.evictions, key=lambda r: r["step"])
+    """The cuts of a decoded variant; InputError where there are none, with the reason."""
+    records = _records(c, method, k)
     counts = [np.asarray(r["dropped"], dtype=np.int64) for r in records]
-    per_layer = [x.sum(axis=-1) if x.ndim == 2 else x for x in counts]
     tokens = [r.get("tokens") for r in records]
+    tokens = tokens if all(t is not None for t in tokens) else []
+    start, end = c.prompt.document_span
+    inside = [[sum(start <= token < end for token in layer) for layer in cut] for cut in tokens]
     return StepsTable(
         label=text.label(c, method),
         budget_name=text.budget_name(c, k),
         steps=np.array([r["step"] for r in records], dtype=np.int64),
-        dropped=np.stack(per_layer, axis=1),
-        tokens=tokens if all(t is not None for t in tokens) else [],
+        dropped=np.stack([x.sum(axis=-1) if x.ndim == 2 else x for x in counts], axis=1),
+        tokens=tokens,
+        document=np.asarray(inside, dtype=np.int64).T,
     )
 
 
+def _records(c: Comparison, method: str, k: float | int) -> list[dict]:
+    label, name = text.label(c, method), text.budget_name(c, k)
+    variant = c.variant(method, k)
+    if variant is None:
+        decoded = [v.budget for v in c.variants if v.method == method and cuts_of(v)]
+        known = f" Known for {label}: {text.span_names([text.budget_name(c, b) for b in decoded])}."
+        raise InputError(
+            f"{label} was not decoded at {name}: what it drops while writing shows once it is."
+            f"{known if decoded else ''}"
+        )
+    records = cuts_of(variant)
+    if not records:
+        raise InputError(f"{label} evicted nothing while writing its answer at {name}.")
+    return records
+
+
+def cuts_of(v: Variant) -> list[dict]:
+    """Its eviction records, in order; cuts after its last token were those of other answers' batch."""
+    return sorted((r for r in v.evictions if r["step"] < len(v.token_ids)), key=lambda r: r["step"])
+
+
 def steps_figure(table: StepsTable) -> go.Figure:
-    """Cuts by layers; one column a cut, labelled with its generated step."""
+    """Cuts by layers; one column a cut, labelled with the tokens generated before it."""
     layers, cuts = table.dropped.shape
-    top = max(1, int(table.dropped.max()))
-    code = np.ceil(AMOUNT_STEPS * table.dropped / top).clip(0, AMOUNT_STEPS).astype(np.uint8)
-    every = max(1, -(-cuts // 20))
-    shown = np.arange(0, cuts, every)
-    ticks = {0: "none", AMOUNT_STEPS: text.count(top)}
-    total = int(table.dropped.sum())
+    if table.tokens:
+        share, guide = table.from_document, GUIDE
+        title, scale = "share from the document", "share of the tokens dropped that lie in the document"
+        ticks = {0: "0%", AMOUNT_STEPS // 2: "50%", AMOUNT_STEPS: "100%"}
+        counts = {"entries": table.dropped, "tokens": table.positions, "document": table.document}
+    else:
+        top = max(1, int(table.dropped.max()))
+        share, guide = np.where(table.dropped > 0, table.dropped / top, np.nan), COUNT_GUIDE
+        title = scale = "entries dropped"
+        ticks = {0: "0", AMOUNT_STEPS: text.count(top)}
+        counts = {"entries": table.dropped}
+    code = np.full(share.shape, NOTHING, dtype=np.uint8)
+    known = np.isfinite(share)
+    code[known] = np.ceil(AMOUNT_STEPS * share[known]).astype(np.uint8)
+    shown = np.arange(0, cuts, max(1, -(-cuts // 20)))
+    early = int((table.steps < 0).sum())
+    total = text.count(int(table.dropped.sum()))
+    late = cuts - early
+    said = f"{text.count(late)} {'cut' if late == 1 else 'cuts'} while writing"
+    said += f" and {text.count(early)} while the question was read" if early else ""
+    if table.tokens and table.positions.sum():
+        whole = text.share(float(table.document.sum() / table.positions.sum()))
+        said += f"; {whole} of the tokens dropped lie in the document"
+    nothing = [legend_entry("dropped nothing", "unscored")] if (code == NOTHING).any() else []
     return build(
         [
-            heatmap(code, COLOURS, x0=0, dx=1, customdata=table.dropped.astype(np.uint32)),
-            colour_bar(COLOURS, ticks, "entries dropped"),
+            heatmap(code, [*COLOURS, "unscored"], x0=0, dx=1,
+                    customdata=narrow(np.stack([*counts.values()], axis=-1))),
+            colour_bar(COLOURS, ticks, title),
+            *nothing,
         ],
-        title=f"{TITLE} · {table.label}, {table.budget_name}",
-        guide=GUIDE,
-        summary=f"{table.label} at {table.budget_name} dropped {text.count(total)} entries in "
-        f"{text.count(cuts)} cuts while generating.",
+        title=f"{TITLE} · {panel('', table.label, table.budget_name)}",
+        guide=guide,
+        summary=f"{table.label} at {table.budget_name} dropped {total} entries in {said}.",
         height=map_height(layers),
-        meta={"steps": table.steps.tolist()},
+        meta={"steps": table.steps.tolist(), "channels": list(counts), "scale": scale},
         xaxis=axis(
-            "generated step",
+            "tokens generated before the cut" + (" (negative: the question was read)" if early else ""),
             tickvals=shown,
             ticktext=[str(s) for s in table.steps[shown].tolist()],
             showgrid=False,
         ),
-        yaxis=axis("layer", range=[layers - 0.5, -0.5], showgrid=False),
-    )
+        yaxis=layer_axis(layers),
+    )  # fmt: skip

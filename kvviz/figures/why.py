@@ -23,9 +23,13 @@ from kvviz.figures.why_table import (
 )
 from kvviz.results import words as text
 
-GUIDE = (
-    "Each dot is a token. Right: much attended. High: removing it alone changes the output much. "
-    "High and left: little attended, yet it matters."
+SAME_QUERIES = (
+    "Each dot is a token. Right: much attended while answering. High: removing it alone changes the "
+    "output much. High and left: little attended, yet it matters."
+)
+OTHER_QUERIES = (
+    "Each dot is a token. Across is read before the answer, up while answering: a dot high and left was "
+    "little attended at the end of the prompt and matters later, not more."
 )
 NOTE = "Effects of single tokens do not add up."
 SVG_DOTS = 2000  # more are drawn by WebGL
@@ -127,8 +131,10 @@ def why_figure(table: WhyTable) -> go.Figure:
         )
     traces += _mark_letters(table, x, y)
     shapes, notes = _cut_lines(table, across, up)
-    title, guide = "Attention against effect", GUIDE
-    if (table.x_name, table.y_name) != ("attention", "effect"):
+    title = "Attention against effect"
+    guides = {"attention_answer": SAME_QUERIES, "attention": OTHER_QUERIES}
+    guide = guides.get(table.x_name) if table.y_name == "effect" else None
+    if guide is None:
         title = "Two values of each token"
         guide = f"Each dot is a token. Right: higher {table.x_title}. High: higher {table.y_title}."
     counts = np.bincount(table.state, minlength=len(_STATES))

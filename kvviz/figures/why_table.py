@@ -1,7 +1,8 @@
 """Two values of each token of one head, and what became of the token.
 
-"attention" is the window's mean attention before pooling; "effect" the relative change of the
-head's output if this token alone is removed. Any method's score can stand on either axis.
+"attention_answer" and "effect" are read at the queries of the full cache's answer, "attention" at the
+last queries of the prompt: the mean attention before pooling, and the relative change of the head's
+output if this token alone is removed. Any method's score can stand on either axis.
 """
 
 from __future__ import annotations
@@ -19,13 +20,11 @@ from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
 from kvviz.results.kept import layer_kept, layer_protected, outside, span_kept, stored_shares
 from kvviz.results.table import Table
-from kvviz.types import Mark
+from kvviz.types import QUESTION_AGNOSTIC, Mark
 
-LENSES = {
-    "attention": "attention from the window (mean over its queries and the head's query group, "
-    "before pooling)",
-    "effect": "change of this head's output if this token alone is removed, relative",
-}
+LENSES = ("attention_answer", "attention", "effect")
+LENS_WINDOW = 32  # queries behind "attention", whatever window a method reads itself
+TWICE = " (y)"  # the second axis of the same name
 FIRST = "#first"  # "criticalkv#first" is the score of its first stage
 SINKS = 4
 
@@ -97,7 +96,7 @@ class WhyTable(Table):
 
 def axis_choices(c: Comparison, k: float | int) -> list[tuple[str, str]]:
     """(name, title) of everything that can stand on an axis."""
-    choices = [(name, LENSES.get(name, name)) for name in c.lenses]
+    choices = [(name, lens_title(c, name)) for name in LENSES if name in c.lenses]
     for method in c.methods:
         if scores_of(c, method, k) is None:
             continue
@@ -108,6 +107,18 @@ def axis_choices(c: Comparison, k: float | int) -> list[tuple[str, str]]:
     return choices
 
 
+def lens_title(c: Comparison, name: str) -> str:
+    """What a lens measures, and at which queries."""
+    part = "document" if c.prompt.protocol == QUESTION_AGNOSTIC else "prompt"
+    return {
+        "attention_answer": "attention at the answer's queries (mean over them and the head's query group)",
+        "attention": f"attention of the last {min(LENS_WINDOW, c.n)} {part} queries (mean over them and the "
+        "head's query group)",
+        "effect": "effect at the answer's queries: change of this head's output if this token alone is "
+        "removed, relative",
+    }[name]
+
+
 def why_table(
     c: Comparison,
     layer: int,
@@ -115,14 +126,19 @@ def why_table(
     a: str,
     b: str | None,
     k: float | int,
-    x: str = "attention",
+    x: str = "",
     y: str = "effect",
     *,
     sinks: bool = True,
     ranks: bool = False,
 ) -> WhyTable:
-    """Tokens of one head on two axes. sinks=False leaves out the first 4; ranks=True ranks both."""
+    """Tokens of one head on two axes. sinks=False leaves out the first 4; ranks=True ranks both.
+
+    x, y  names of `axis_choices`; without x it is attention at the answer's queries, or at the prompt's
+          where a run holds no other.
+    """
     check_head(c, layer, head)
+    x = x or ("attention_answer" if "attention_answer" in c.lenses else "attention")
     xs, x_title = _axis(c, x, layer, head, k)
     ys, y_title = _axis(c, y, layer, head, k)
     state = _states(c, layer, head, a, b, k)
@@ -148,7 +164,7 @@ def why_table(
         layer=layer,
         head=head,
         x_name=x,
-        y_name=y if y != x else f"{y} (y)",
+        y_name=y if y != x else y + TWICE,
         x_title=x_title,
         y_title=y_title,
         token=token,
@@ -178,8 +194,15 @@ def check_head(c: Comparison, layer: int, head: int) -> None:
 
 
 def _axis(c: Comparison, name: str, layer: int, head: int, k) -> tuple[np.ndarray, str]:
-    if name in c.lenses:
-        return np.asarray(c.lenses[name][layer, head], dtype=np.float64), LENSES.get(name, name)
+    if name in LENSES:
+        if name not in c.lenses:
+            stopped = any(v.finished == "cancelled" for v in (c.full, *c.variants))
+            raise InputError(
+                "This run was stopped before attention and effects were measured."
+                if stopped
+                else "This run was made without measuring attention and effects of single tokens."
+            )
+        return np.asarray(c.lenses[name][layer, head], dtype=np.float64), lens_title(c, name)
     method, first = name.removesuffix(FIRST), name.endswith(FIRST)
     scores = scores_of(c, method, k, first=first)
     if scores is None:

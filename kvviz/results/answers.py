@@ -183,7 +183,7 @@ def all_answers_table(c: Comparison, expected: str | None = None) -> AnswersTabl
         budget=[v.budget for v in answers],
         share=[1.0 if v is c.full else c.share(v.budget) for v in answers],
         verdict=[verdict(v.text, expected) for v in answers],
-        text=[_start(v.text) for v in answers],
+        text=[text.shortened(v.text, 40) for v in answers],
         kl=[None if v is c.full else mean_kl(v.kl, c.prompt.protocol) for v in answers],
         difference=["" if v is c.full else difference_words(v, c.full) for v in answers],
         budget_words=[
@@ -191,8 +191,3 @@ def all_answers_table(c: Comparison, expected: str | None = None) -> AnswersTabl
             for v in answers
         ],
     )
-
-
-def _start(answer: str, limit: int = 40) -> str:
-    words = " ".join(answer.split())
-    return words if len(words) <= limit else words[: limit - 1] + "…"

@@ -85,8 +85,7 @@ def notices(c: Comparison, methods: Sequence[str], k: float | int) -> list[str]:
 
 def _quoted(expected: str) -> str:
     """The expected answer in a sentence: on one line, not endless."""
-    words = " ".join(expected.split())
-    return f"'{words if len(words) <= 60 else words[:59] + '…'}'"
+    return f"'{text.shortened(expected, 60)}'"
 
 
 def _has_expected(expected: str | None) -> bool:

@@ -93,6 +93,12 @@ def score(x: float | None) -> str:
     return f"{x:.2e}"
 
 
+def shortened(words: str, limit: int) -> str:
+    """On one line and at most `limit` characters, "…" where it was cut."""
+    words = " ".join(words.split())
+    return words if len(words) <= limit else words[: limit - 1] + "…"
+
+
 def seconds(x: float | None) -> str:
     """ "0.8 s"; minutes from 100 s on."""
     if not _finite(x):

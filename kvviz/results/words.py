@@ -26,6 +26,7 @@ from kvviz.results.formats import (
     seconds,
     share,
     share_of,
+    shortened,
 )
 from kvviz.results.kept import head_counts
 
@@ -46,10 +47,12 @@ __all__ = [
     "place",
     "plain",
     "relative_error",
+    "run_line",
     "score",
     "seconds",
     "share",
     "share_of",
+    "shortened",
     "span_names",
     "visible",
 ]
@@ -127,3 +130,10 @@ def span_names(names: Sequence[str]) -> str:
     """ "M1, M2 and M3"."""
     names = list(names)
     return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+
+
+def run_line(c: Comparison) -> str:
+    """The run a picture is of: "smollm2-135m, float32 · 1,009 tokens · question-aware · 2026-12-02"."""
+    date = str(c.settings.get("date") or "")[:10]
+    words = [f"{c.model.id}, {c.model.dtype}", f"{count(c.n)} tokens", c.prompt.protocol, date]
+    return " · ".join(filter(None, words))

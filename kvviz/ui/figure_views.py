@@ -13,7 +13,7 @@ from kvviz.errors import InputError
 from kvviz.figures import FIGURES, document, figure_of
 from kvviz.figures.figure import MOST_COLUMNS, Figure, Look
 from kvviz.figures.kit import narrow
-from kvviz.figures.sweep import MEASURES
+from kvviz.figures.sweep_table import MEASURES
 from kvviz.figures.why_card import why_card
 from kvviz.figures.why_table import shown_head
 from kvviz.results.answers import all_answers_table, answer_cards

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from kvviz.results.words import shortened
 from kvviz.ui.chosen import Chosen
 from kvviz.ui.runs import Run
 from kvviz.ui.views import view
@@ -64,5 +65,4 @@ def _last(c: Any) -> str:
 
 
 def _short(answer: str, limit: int = 80) -> str:
-    words = " ".join(answer.split())
-    return f"“{words if len(words) <= limit else words[: limit - 1] + '…'}”"
+    return f"“{shortened(answer, limit)}”"

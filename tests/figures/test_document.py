@@ -64,16 +64,6 @@ def test_a_character_of_three_tokens_is_one_glyph():
     assert table.glyph_parts.sum() == len(c.prompt.tokens)
 
 
-def test_token_line_names_the_word_and_its_part():
-    c = synthetic_comparison()
-    table = doc.document_tokens(c, "snapkv", "dropkv", 0.2, "ab")
-    start = c.marks[0].start
-    a, b = int(table.held_a[start + 1]), int(table.held_b[start + 1])
-    assert doc.token_line(table, start + 1) == (
-        f"token {start + 1} '58213' part 2 of 5 · A {a} of 18 KV heads · B {b} of 18"
-    )
-
-
 def test_what_follows_the_text(run):
     table = doc.document_tokens(run, "snapkv", None, 0.2)
     rules = {name: (start, end) for name, start, end in doc.rules(table)}
@@ -96,26 +86,6 @@ def test_sliding_layers_count_inside_their_window_only():
     assert (table.heads[: c.n - 100] == 15).all()
     assert (table.heads[c.n - 100 :] == 18).all()
     assert (table.share == 1).all()
-
-
-def test_minimap_keeps_the_largest_difference(run):
-    table = doc.document_tokens(run, "snapkv", "dropkv", 0.2, "ab")
-    inside = [i for i, part in enumerate(table.part) if part == "document"]
-    value = np.maximum(table.only_a, table.only_b)[inside] / table.heads[inside]
-    for rows in (1, 7, 10_000):
-        assert doc.minimap(table, rows).max() == pytest.approx(value.max())
-    assert len(doc.minimap(table, 10_000)) == len(inside)
-
-
-def test_paragraphs_cover_the_text_and_tell_agreement(run):
-    table = doc.document_tokens(run, "snapkv", "dropkv", 0.2, "ab")
-    parts = doc.paragraphs(table)
-    assert "".join(run.prompt.document[s:e] for s, e, _ in parts) == run.prompt.document
-    for start, end, agrees in parts:
-        inside = (table.start >= start) & (table.start < end)
-        assert agrees == bool((table.code[inside] <= doc.BOTH).all())
-    same = doc.document_tokens(run, "snapkv", "snapkv", 0.2, "ab")
-    assert all(agrees for _, _, agrees in doc.paragraphs(same))
 
 
 def test_an_unstored_budget_names_its_neighbours(run):

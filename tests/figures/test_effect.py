@@ -7,13 +7,10 @@ from hypothesis import strategies as st
 from synthetic import synthetic_comparison
 
 from kvviz.figures import effect
-from kvviz.figures.effect import (
-    effect_layers_figure,
-    effect_map_figure,
-    effect_scatter_figure,
-    effect_table,
-    error_codes,
-)
+from kvviz.figures.effect import effect_map_figure, effect_table, error_codes
+from kvviz.figures.effect_layers import effect_layers_figure, effect_layers_table
+from kvviz.figures.effect_scatter import effect_scatter_figure
+from kvviz.results.words import relative_error
 
 
 def test_errors_of_decoded_budgets_and_stops(run):
@@ -101,15 +98,64 @@ def test_scatter_diagonal_and_axes(run):
     dots = figure.data[1]
     assert len(dots.x) == 36
     assert np.allclose(10 ** np.asarray(dots.x, float), table.a.ravel(), rtol=1e-5)
-    layer, head, kv = dots.customdata[7]
+    layer, head, kv, a, b = dots.customdata[7]
     assert (layer, head, kv) == (1, 1, 0)
-    assert effect_scatter_figure(effect_table(run, "snapkv", "dropkv", 1.0)).data
+    assert (a, b) == (table.a[1, 1], table.b[1, 1])  # the read-out has the values themselves
+
+
+def test_no_change_is_said_instead_of_an_empty_scale(run):
+    table = effect_table(run, "snapkv", "dropkv", 1.0)
+    for figure in (effect_map_figure(table), effect_scatter_figure(table)):
+        said = figure.layout.meta["message"]
+        assert said == "No head's output changed at 100%, at the full cache's 4 answer tokens."
+        assert not figure.data
+
+
+def test_one_tiny_error_does_not_press_the_others_into_a_corner():
+    c = synthetic_comparison()
+    a, b = (c.variant(m, 0.1).output_error for m in ("snapkv", "dropkv"))
+    a[2, 3], b[0, 0] = 1e-9, 0
+    figure = effect_scatter_figure(effect_table(c, "snapkv", "dropkv", 0.1))
+    low, high = figure.layout.xaxis.range
+    assert high - low <= 4 + 0.8 + 1e-6  # four decades, and the edge
+    dots = figure.data[1]
+    assert min(dots.x) == pytest.approx(low + 0.2)
+    assert not any("e-" in words for words in figure.layout.xaxis.ticktext)
+    assert figure.layout.xaxis.ticktext[0].startswith("&lt;0.0")
+
+
+def test_heads_are_counted_where_something_was_evicted():
+    """A sliding layer that keeps all it can hold cannot change; counted in, it makes every median 0."""
+    c = synthetic_comparison(windows=(40,) * 4 + (None,) * 2, budgets=(0.5,))
+    for method in ("snapkv", "dropkv"):
+        v = c.variant(method, 0.5)
+        v.output_error[:4] = 0
+        v.selection.budgets[:4] = 39
+        for layer in v.selection.mask[:4]:
+            layer[:, -39:] = True
+    table = effect_table(c, "snapkv", "dropkv", 0.5)
+    assert table.evicting.tolist() == [False] * 4 + [True] * 2
+    assert table.compared()[2] == 12
+    assert table.compared_words.endswith("in the 2 of 6 layers where something was evicted")
+    median = np.median(c.variant("snapkv", 0.5).output_error[4:])
+    assert f"head's output {relative_error(median)}," in effect_map_figure(table).layout.meta["summary"]
+
+
+def test_errors_are_those_before_any_cut_while_writing():
+    plain, cut = synthetic_comparison(), synthetic_comparison(evict_every=1)
+    assert effect_table(plain, "snapkv", None, 0.1).queries == "at the full cache's 4 answer tokens"
+    said = effect_table(cut, "snapkv", None, 0.1).queries
+    assert said == "at the full cache's 4 answer tokens, before anything was evicted while writing"
 
 
 def test_layer_lines_only_where_decoded(run):
-    lines = effect_layers_figure(effect_table(run, "snapkv", "dropkv", 0.1))
+    table = effect_layers_table(run, "snapkv", "dropkv", 0.1)
+    lines = effect_layers_figure(table)
+    rows = table.rows()
+    assert [row["layer"] for row in rows] == list(range(6))
+    assert rows[2]["error of B"] == pytest.approx(run.variant("dropkv", 0.1).layer_error[2])
     assert [t.name for t in lines.data] == ["A: SnapKV", "B: DropKV"]
     assert [t.line.color for t in lines.data] == ["role:a", "role:b"]
     assert lines.layout.yaxis.title.text == "relative change, %"
-    stop = effect_layers_figure(effect_table(run, "snapkv", "dropkv", 0.15))
-    assert "decoded budgets only" in stop.layout.meta["message"]
+    stop = effect_layers_figure(effect_layers_table(run, "snapkv", "dropkv", 0.15))
+    assert "15% was not decoded" in stop.layout.meta["message"]

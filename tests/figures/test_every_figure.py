@@ -1,5 +1,6 @@
 """What holds for every figure: titles, units, strict JSON, inert text, colours by role, payload."""
 
+import dataclasses
 import json
 import re
 import time
@@ -9,39 +10,33 @@ import plotly.graph_objects as go
 import pytest
 from synthetic import synthetic_comparison
 
-from kvviz.figures import effect, kept, kl, palette, steps, sweep, why
+from kvviz.errors import InputError
+from kvviz.figures import FIGURES, figure_of, kept, palette, why_card
+from kvviz.figures.figure import Look
+from kvviz.figures.sweep_table import MEASURES
 
 HOSTILE = "<a href='javascript:alert(1)'>$x$ & <b>"
 
 
 def every_figure(c, a="snapkv", b="dropkv", k=0.2):
-    token = c.marks[0].start
-    yield kept.kept_figure(kept.kept_table(c, a, k), "A")
-    yield kept.kept_figure(kept.kept_table(c, a, k, rule="max"), "A")
-    yield kept.versus_figure(kept.versus_table(c, a, b, k))
-    yield kept.heads_figure(kept.heads_table(c, a, k, 0))
-    yield kept.per_layer_figure(kept.per_layer_table(c, b, k), "B")
-    yield kept.all_methods_figure(kept.all_methods_table(c, k))
-    yield why.why_figure(why.why_table(c, 0, 1, a, b, k))
-    yield why.why_figure(why.why_table(c, 0, 1, a, None, k, x=a, y="effect", ranks=True))
-    yield why.why_minimap_figure(why.why_minimap_table(c, token, a, b, k, 0, 1))
-    table = effect.effect_table(c, a, b, k)
-    yield effect.effect_map_figure(table, "a")
-    yield effect.effect_map_figure(table, "b")
-    yield effect.effect_scatter_figure(table)
-    yield effect.effect_layers_figure(table)
-    yield effect.effect_scatter_figure(effect.effect_table(c, a, b, 0.12))
-    for measure in sweep.MEASURES:
-        yield sweep.sweep_figure(sweep.sweep_table(c, measure, a, b), k)
-    yield kl.kl_strip_figure(kl.kl_strip_table(c, a, k))
-    variant = c.variant(a, k)
-    if variant is not None and variant.evictions:
-        yield steps.steps_figure(steps.steps_table(c, a, k))
+    """Each row of FIGURES, in each of its settings."""
+    tok = (c.marks[0].start, c.marks[0].end)
+    look = Look(a, b, k, tok=tok, layer=0, head=c.model.n_kv_heads - 1)
+    looks = {
+        "kept": [{"rule": "max"}],
+        "sweep": [{"measure": measure} for measure in MEASURES],
+        "why": [{"x": a, "ranks": True, "b": None}, {"x": "attention"}],
+        "effect_scatter": [{"budget": 0.12}],
+    }
+    for row in FIGURES:
+        settings = [{}, *looks.get(row.id, [])] + [{"side": "b"}] * row.sides
+        for setting in settings:
+            yield figure_of(row, c, dataclasses.replace(look, **setting))
 
 
 @pytest.fixture(scope="module")
 def figures():
-    return list(every_figure(synthetic_comparison(evict_every=2)))
+    return list(every_figure(synthetic_comparison(evict_every=1)))
 
 
 def strings(value, path=()):
@@ -115,7 +110,7 @@ def test_resolved_figures_are_valid_plotly(figures):
 
 
 def test_hostile_words_are_inert_everywhere():
-    c = synthetic_comparison(evict_every=2)
+    c = synthetic_comparison(evict_every=1)
     c.prompt.tokens[:] = [HOSTILE] * len(c.prompt.tokens)
     c.full.tokens[:] = [HOSTILE] * len(c.full.tokens)
     for v in c.variants:
@@ -133,29 +128,41 @@ def test_hostile_words_are_inert_everywhere():
 
 
 def test_a_method_alone_and_a_full_cache():
-    c = synthetic_comparison(methods=("snapkv",), budgets=(1.0, 0.2))
+    c = synthetic_comparison(methods=("snapkv",), budgets=(1.0, 0.2), evict_every=1)
     for k in (1.0, 0.2):
-        for figure in (
-            kept.kept_figure(kept.kept_table(c, "snapkv", k)),
-            why.why_figure(why.why_table(c, 0, 0, "snapkv", None, k)),
-            effect.effect_map_figure(effect.effect_table(c, "snapkv", None, k)),
-            effect.effect_scatter_figure(effect.effect_table(c, "snapkv", None, k)),
-        ):
-            parsed(figure)
+        for row in FIGURES:
+            look = Look("snapkv", None, k, tok=(5, 6))
+            if row.id == "versus":
+                with pytest.raises(InputError, match="second method as B"):
+                    figure_of(row, c, look)
+            else:
+                parsed(figure_of(row, c, look))
 
 
 def test_small_documents():
     for n in (40, 41):
-        c = synthetic_comparison(n=n, L=1, Hq=1, Hkv=1, budgets=(0.5, 0.2))
-        for method in c.methods:
-            parsed(kept.kept_figure(kept.kept_table(c, method, 0.2)))
-        parsed(why.why_figure(why.why_table(c, 0, 0, "snapkv", "dropkv", 0.2)))
+        c = synthetic_comparison(n=n, L=1, Hq=1, Hkv=1, budgets=(0.5, 0.2), evict_every=1)
+        for figure in every_figure(c):
+            parsed(figure)
+
+
+def test_a_picture_says_its_cells_its_scale_and_its_run():
+    c = synthetic_comparison(n=3001, L=2, evict_every=1)
+    for figure in every_figure(c):
+        said = figure.layout.title.subtitle.text
+        assert said.endswith("test/tiny, float32 · 3,001 tokens · question-aware")
+        assert figure.layout.meta["chip"] in said
+    by_id = {row.id: figure_of(row, c, Look("snapkv", "dropkv", 0.2)) for row in FIGURES[1:3]}
+    first = by_id["kept"].layout.title.subtitle.text
+    assert first.startswith("1 cell = 3 tokens · mean share kept (square-root scale) · ")
+    assert by_id["versus"].layout.title.subtitle.text.startswith("1 cell = 3 tokens · stronger: ")
 
 
 def test_payload_and_speed_at_8k():
     c = synthetic_comparison(
-        n=8192, L=30, Hq=9, Hkv=3, methods=("snapkv", "dropkv"), budgets=(0.2,), stops=(0.2, 0.3)
-    )
+        n=8192, L=30, Hq=9, Hkv=3, methods=("snapkv", "dropkv"), budgets=(0.2,),
+        stops=(0.12, 0.2, 0.3), evict_every=1,
+    )  # fmt: skip
     for figure in every_figure(c):
         assert len(figure.to_json()) < 700_000, figure.layout.title.text
     best = min(_timed(lambda: kept.kept_table(c, "snapkv", 0.3)) for _ in range(5))
@@ -165,13 +172,14 @@ def test_payload_and_speed_at_8k():
 @pytest.mark.slow
 def test_payload_and_speed_at_128k():
     c = synthetic_comparison(
-        n=131072, L=32, Hq=16, Hkv=8, methods=("snapkv", "dropkv"), budgets=(0.2,), stops=(0.2, 0.3)
-    )
+        n=131072, L=32, Hq=16, Hkv=8, methods=("snapkv", "dropkv"), budgets=(0.2,),
+        stops=(0.12, 0.2, 0.3), evict_every=1,
+    )  # fmt: skip
     for figure in every_figure(c):
         assert len(figure.to_json()) < 1_000_000, figure.layout.title.text
     best = min(_timed(lambda: kept.kept_table(c, "snapkv", 0.3)) for _ in range(3))
     assert best < 1
-    assert _timed(lambda: why.why_card(c, 5000, 3, 2, 0.3, c.methods)) < 1.5
+    assert _timed(lambda: why_card.why_card(c, (5000, 5001), 3, 2, 0.3, c.methods)) < 1.5
 
 
 def _timed(call):

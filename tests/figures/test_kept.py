@@ -9,20 +9,12 @@ from synthetic import synthetic_comparison
 from kvviz.errors import InputError
 from kvviz.figures import cells as codes
 from kvviz.figures import versus
-from kvviz.figures.kept import (
-    all_methods_figure,
-    all_methods_table,
-    heads_figure,
-    heads_table,
-    kept_figure,
-    kept_table,
-    opening_range,
-    per_layer_figure,
-    per_layer_table,
-    track,
-    versus_figure,
-    versus_table,
-)
+from kvviz.figures.all_methods import all_methods_figure, all_methods_table
+from kvviz.figures.heads import heads_figure, heads_table
+from kvviz.figures.kept import kept_figure, kept_table, opening_range
+from kvviz.figures.per_layer import per_layer_figure, per_layer_table
+from kvviz.figures.strip import strip_spans
+from kvviz.figures.versus import versus_figure, versus_table
 
 RUN = synthetic_comparison(n=257)
 ranges = st.tuples(st.integers(0, 255), st.integers(1, 257)).filter(lambda r: r[0] < r[1])
@@ -146,8 +138,9 @@ def test_every_special_state_has_its_own_code_and_legend():
     assert "not scored" in legend
     patterns = {t["name"]: t["fillpattern"]["shape"] for t in traces(figure) if "fillpattern" in t}
     assert patterns == {"outside the sliding window": "/", "not scored": "."}
-    assert "not scored" in table.readout(1, 55)
-    assert "outside the sliding window" in table.readout(5, 0)
+    rows = table.rows(None)
+    assert next(r for r in rows if (r["layer"], r["first token"]) == (1, 55))["not scored"] == 3
+    assert next(r for r in rows if (r["layer"], r["first token"]) == (5, 0))["outside window"] == 3
 
 
 def test_legend_lists_only_states_that_occur():
@@ -184,13 +177,13 @@ def test_kept_figure_says_what_is_seen(run):
     assert figure.layout.shapes[0].line.color == "role:mark"
 
 
-def test_track_is_exact(run):
-    spans = {span.kind: span for span in track(run, "snapkv", 0.5)}
+def test_the_strip_is_exact(run):
+    spans = {span.kind: span for span in strip_spans(run, "snapkv", 0.5)}
     assert (spans["mark"].start, spans["mark"].end) == (run.marks[0].start, run.marks[0].end)
     assert (spans["protected"].start, spans["protected"].end) == (run.n - 32, run.n)
     assert (spans["question"].start, spans["question"].end) == run.prompt.question_span
     assert spans["window"].start == run.n - 32
-    at_stop = [s for s in track(run, "snapkv", 0.3) if s.kind == "protected"]
+    at_stop = [s for s in strip_spans(run, "snapkv", 0.3) if s.kind == "protected"]
     assert [(s.start, s.end) for s in at_stop] == [(run.n - 32, run.n)]
 
 
@@ -215,7 +208,12 @@ def test_bars_show_uneven_budgets(run):
     assert figure.data[0].marker.color == "role:b"
     assert "error_x" in traces(figure)[0]
     assert figure.layout.xaxis.title.text == "tokens per KV head"
-    assert "error_x" not in traces(per_layer_figure(per_layer_table(run, "snapkv", 0.2)))[0]
+
+
+def test_equal_layers_are_one_sentence(run):
+    figure = per_layer_figure(per_layer_table(run, "snapkv", 0.2))
+    assert not figure.data
+    assert figure.layout.meta["message"] == "SnapKV keeps 60 tokens in every KV head of every layer."
 
 
 def test_all_methods_share_their_axis(run):
@@ -236,7 +234,7 @@ def test_versus_figure_names_its_colours(run):
     row = table.rows(1, around=100, where={"layer": 2})[0]
     assert (row["layer"], row["first token"]) == (2, 100)
     a = int(table.only_a[2, 100] + table.both[2, 100])
-    assert f"A kept {a} of 3 entries" in table.readout(2, 100)
+    assert (row["only A"] + row["both"], row["entries"]) == (a, 3)
 
 
 def test_swapping_a_and_b_mirrors_the_map(run):

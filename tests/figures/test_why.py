@@ -1,5 +1,7 @@
 """Why: scatter data, cut-offs, the card against brute force, the head shown by default."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -8,19 +10,18 @@ from synthetic import synthetic_comparison
 
 from kvviz.errors import InputError
 from kvviz.figures import why_table as data
-from kvviz.figures.why import (
-    axis_choices,
-    default_head,
-    rank_correlation,
-    why_card,
-    why_figure,
-    why_minimap_figure,
-    why_minimap_table,
-    why_table,
-)
+from kvviz.figures.why import why_figure
+from kvviz.figures.why_card import why_card
+from kvviz.figures.why_minimap import why_minimap_figure, why_minimap_table
+from kvviz.figures.why_table import axis_choices, default_head, rank_correlation, why_table
 
 METHODS = ("snapkv", "criticalkv", "dropkv", "streaming_llm")
 RUN = synthetic_comparison(methods=METHODS)
+
+
+def card_of(c, token, *rest):
+    """The card of one token."""
+    return why_card(c, (token, token + 1), *rest)
 
 
 def test_states_match_the_masks():
@@ -53,7 +54,7 @@ def test_axes_have_titles_and_zeros_a_rail():
     figure = why_figure(why_table(RUN, 2, 1, "snapkv", None, 0.2))
     x = figure.layout.xaxis
     title = x.title.text.replace("<br>", " ")
-    assert title.startswith("attention from the window (mean over its queries and the head's")
+    assert title.startswith("attention of the last 32 prompt queries (mean over them and the head's")
     assert title.endswith("(log scale)")
     assert x.ticktext[0] == "0"
     attention = RUN.lenses["attention"][2, 1]
@@ -122,7 +123,7 @@ def test_an_unknown_axis_lists_the_known():
 @pytest.mark.parametrize("k", [0.2, 0.3])
 @pytest.mark.parametrize("token", [3, 50, 117, 200, 290])
 def test_card_against_brute_force(token, k):
-    card = why_card(RUN, token, 2, 1, k, METHODS)
+    card = card_of(RUN, token, 2, 1, k, METHODS)
     for column in card.columns:
         m = column.method
         kept, protected = RUN.kept(m, k), RUN.protected(m, k)
@@ -149,7 +150,7 @@ def test_card_against_brute_force(token, k):
 
 
 def test_smallest_budget_that_keeps_it():
-    card = why_card(RUN, 117, 2, 1, 0.2, METHODS)
+    card = card_of(RUN, 117, 2, 1, 0.2, METHODS)
     for column in card.columns:
         shares = sorted({*RUN.stops, *RUN.budgets})
         here = [s for s in shares if RUN.kept(column.method, s)[2, 1, 117]]
@@ -161,7 +162,7 @@ def test_smallest_budget_that_keeps_it():
 def test_ties_follow_the_selection_order():
     c = synthetic_comparison(methods=("dropkv",))
     c.variant("dropkv", 0.2).selection.scores[2][:, :200] = 1.0
-    ranks = [why_card(c, t, 2, h, 0.2, ["dropkv"]).columns[0].rank for t, h in ((0, 0), (0, 1), (1, 0))]
+    ranks = [card_of(c, t, 2, h, 0.2, ["dropkv"]).columns[0].rank for t, h in ((0, 0), (0, 1), (1, 0))]
     assert ranks[1] == ranks[0] + 1
     assert ranks[2] == ranks[0] + 3  # earlier position first, then lower KV head
 
@@ -173,12 +174,12 @@ def test_pooling_is_told_where_a_neighbour_raised_the_score():
     raw[1, 95:110] = 0.1
     raw[1, 102] = 9
     pooled[1, 99:106] = 9
-    words = {t: why_card(c, t, 2, 1, 0.2, ["snapkv"]).columns[0].pooling_words for t in (100, 102)}
+    words = {t: card_of(c, t, 2, 1, 0.2, ["snapkv"]).columns[0].pooling_words for t in (100, 102)}
     assert words == {100: "raised by token +2 (pool 7)", 102: ""}
 
 
 def test_margin_words():
-    column = why_card(RUN, 117, 2, 1, 0.2, ["snapkv"]).columns[0]
+    column = card_of(RUN, 117, 2, 1, 0.2, ["snapkv"]).columns[0]
     ratio = column.score / column.cutoff
     assert column.margin_words.startswith("score is ")
     assert column.margin_words.endswith(" x the cut-off")
@@ -186,19 +187,19 @@ def test_margin_words():
     c = synthetic_comparison(methods=("snapkv",))
     for layer in c.variant("snapkv", 0.2).selection.scores:
         layer -= 100
-    assert why_card(c, 117, 2, 1, 0.2, ["snapkv"]).columns[0].margin_words.endswith("the cut-off")
-    assert " x " not in why_card(c, 117, 2, 1, 0.2, ["snapkv"]).columns[0].margin_words
+    assert card_of(c, 117, 2, 1, 0.2, ["snapkv"]).columns[0].margin_words.endswith("the cut-off")
+    assert " x " not in card_of(c, 117, 2, 1, 0.2, ["snapkv"]).columns[0].margin_words
 
 
 def test_a_range_shows_its_least_held_token():
     held = RUN.kept("snapkv", 0.2)[:, :, 100:140].sum((0, 1))
     assert why_card(RUN, (100, 140), 2, 1, 0.2, METHODS).token == 100 + held.argmin()
     with pytest.raises(InputError, match="token between 0 and 299"):
-        why_card(RUN, 300, 2, 1, 0.2, METHODS)
+        card_of(RUN, 300, 2, 1, 0.2, METHODS)
 
 
 def test_held_line_and_marks():
-    card = why_card(RUN, RUN.marks[0].start, 2, 1, 0.2, ["snapkv", "dropkv"])
+    card = card_of(RUN, RUN.marks[0].start, 2, 1, 0.2, ["snapkv", "dropkv"])
     a, b = card.held["snapkv"][0], card.held["dropkv"][0]
     assert card.held_line == f"SnapKV kept it in {a} of 18 KV heads, DropKV in {b}"
     assert card.marks == ["M1"]
@@ -209,8 +210,8 @@ def test_outside_and_unscored_are_told_apart():
     selection = c.variant("snapkv", 0.2).selection
     selection.scores[1][0, 60] = np.nan
     selection.mask[1][0, 60] = False
-    assert why_card(c, 60, 0, 0, 0.2, ["snapkv"]).columns[0].state == "outside"
-    assert why_card(c, 60, 1, 0, 0.2, ["snapkv"]).columns[0].state == "unscored"
+    assert card_of(c, 60, 0, 0, 0.2, ["snapkv"]).columns[0].state == "outside"
+    assert card_of(c, 60, 1, 0, 0.2, ["snapkv"]).columns[0].state == "unscored"
 
 
 def test_default_head():
@@ -229,7 +230,7 @@ def test_default_head():
 
 
 def test_minimap():
-    table = why_minimap_table(RUN, 117, "snapkv", "dropkv", 0.2, 2, 1)
+    table = why_minimap_table(RUN, (117, 118), "snapkv", "dropkv", 0.2, 2, 1)
     a, b = RUN.kept("snapkv", 0.2)[:, :, 117], RUN.kept("dropkv", 0.2)[:, :, 117]
     assert np.array_equal(table.code == 1, a & b)
     assert np.array_equal(table.code == 2, a & ~b)
@@ -264,6 +265,40 @@ def test_very_long_texts_become_a_density_with_extremes():
 
 def test_scores_not_stored_at_a_stop_are_not_called_unscored():
     """At 2% only 3 tokens are kept by rule, but the stored scores leave out the last 32."""
-    column = why_card(RUN, 280, 2, 1, 0.02, ["snapkv"]).columns[0]
+    column = card_of(RUN, 280, 2, 1, 0.02, ["snapkv"]).columns[0]
     assert column.state == "evicted"
     assert "was not stored" in column.reason
+
+
+def test_both_axes_say_at_which_queries_they_were_read():
+    c = synthetic_comparison()
+    figure = why_figure(why_table(c, 2, 1, "snapkv", None, 0.2))
+    titles = [figure.layout[name].title.text.replace("<br>", " ") for name in ("xaxis", "yaxis")]
+    assert titles[0].startswith("attention of the last 32 prompt queries")
+    assert titles[1].startswith("effect at the answer's queries")
+    assert "High and left: little attended, yet it matters" not in figure.layout.meta["guide"]
+    assert "before the answer" in figure.layout.meta["guide"]
+    later = synthetic_comparison(protocol="question-agnostic")
+    names = dict(axis_choices(later, 0.2))
+    assert names["attention"].startswith("attention of the last 32 document queries")
+
+
+def test_attention_at_the_answers_queries_comes_first_where_it_was_measured():
+    c = synthetic_comparison()
+    c.lenses["attention_answer"] = c.lenses["effect"] * 2
+    table = why_table(c, 2, 1, "snapkv", None, 0.2)
+    assert table.x_name == "attention_answer"
+    assert axis_choices(c, 0.2)[0][0] == "attention_answer"
+    figure = why_figure(table)
+    assert figure.layout.xaxis.title.text.replace("<br>", " ").startswith("attention at the answer's queries")
+    assert figure.layout.meta["guide"].endswith("High and left: little attended, yet it matters.")
+    assert table.correlation == pytest.approx(1)
+
+
+def test_a_run_that_was_stopped_says_why_there_are_no_dots():
+    c = dataclasses.replace(synthetic_comparison(), lenses={})
+    with pytest.raises(InputError, match="made without measuring"):
+        why_table(c, 2, 1, "snapkv", None, 0.2)
+    c.variants[-1].finished = "cancelled"
+    with pytest.raises(InputError, match="This run was stopped before attention and effects were measured"):
+        why_table(c, 2, 1, "snapkv", None, 0.2)

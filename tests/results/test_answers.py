@@ -1,8 +1,10 @@
 """Answer cards, the table of answers, the KL strip."""
 
 import numpy as np
+import pytest
 from synthetic import synthetic_comparison
 
+from kvviz.errors import InputError
 from kvviz.figures.kl import kl_strip_figure, kl_strip_table
 from kvviz.results.answers import (
     all_answers_table,
@@ -72,9 +74,10 @@ def test_table_of_all_answers(run):
 
 def test_kl_strip(run):
     table = kl_strip_table(run, "snapkv", 0.1)
-    figure = kl_strip_figure(table, step=2)
+    figure = kl_strip_figure(table)
     assert np.allclose(figure.data[0].y, run.variant("snapkv", 0.1).kl)
     assert figure.layout.yaxis.title.text == "KL, nats"
     assert list(figure.layout.xaxis.ticktext)[1] == "·code"
     assert [row["step"] for row in table.rows()] == [0, 1, 2, 3]
-    assert len(kl_strip_table(run, "snapkv", 0.15)) == 0
+    with pytest.raises(InputError, match="KL was not measured"):
+        kl_strip_table(run, "snapkv", 0.15)

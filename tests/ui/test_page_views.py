@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from kvviz.figures import FIGURES
 from kvviz.ui.views import VIEWS, answer
 
 SEL = {"a": "snapkv", "b": "dropkv", "budget": 0.1, "tok": [80, 85], "layer": 1, "head": 2}
@@ -20,9 +21,8 @@ def _ask(store, tmp_path, view, sel=None, **args):
     return json.loads(orjson.dumps(reply))
 
 
-ALL = ["meta", "text", "finding", "cards", "all_answers", "kl_strip", "document", "kept", "versus",
-       "heads", "per_layer", "all_methods", "why", "why_card", "why_mini", "effect_map",
-       "effect_scatter", "effect_layers", "sweep", "tour"]  # fmt: skip
+HAND_MADE = ["meta", "text", "finding", "cards", "all_answers", "document", "why_card", "tour"]
+ALL = [*HAND_MADE, *(row.id for row in FIGURES if row.id != "steps")]
 
 
 @pytest.mark.parametrize("view", ALL)
@@ -42,11 +42,20 @@ def test_odd_selections_get_an_answer_or_a_sentence(store, tmp_path, view, sel):
     assert reply.get("error", "").find("could not be drawn") < 0, reply
 
 
-@pytest.mark.parametrize("view", ["kept", "versus", "heads", "why", "effect_map", "sweep", "document"])
+@pytest.mark.parametrize("view", ["document", "all_answers", *ALL[len(HAND_MADE) :]])
 @pytest.mark.parametrize("give", ["rows", "csv", "json"])
 def test_tables_behind_the_figures(store, tmp_path, view, give):
     reply = _ask(store, tmp_path, view, give=give)
     assert reply.get("rows") or reply.get("text"), reply
+
+
+@pytest.mark.parametrize("view", ["kept", "versus", "heads", "all_methods"])
+def test_no_more_columns_than_the_page_has_pixels(store, tmp_path, view):
+    spec = json.loads(_ask(store, tmp_path, view, columns=90)["figure"])
+    cells = spec["layout"]["meta"]["cells"]
+    assert cells["size"] == 3  # 200 tokens
+    assert spec["layout"]["meta"]["chip"] == "1 cell = 3 tokens"
+    assert "1 cell = 3 tokens" in spec["layout"]["title"]["subtitle"]["text"]  # in a picture too
 
 
 def test_a_zoom_is_binned_again(store, tmp_path):
@@ -72,7 +81,11 @@ def test_nonsense_is_refused(store, tmp_path, body):
 
 
 def test_every_view_is_covered():
-    assert set(VIEWS) - set(ALL) <= {"steps", "export"}
+    assert set(VIEWS) - set(ALL) == {"steps", "export"}
+
+
+def test_a_run_without_eviction_while_writing_says_so(store, tmp_path):
+    assert "evicted nothing while writing" in _ask(store, tmp_path, "steps")["error"]
 
 
 def test_places_in_the_text_are_those_of_a_browser(store, tmp_path):
