@@ -35,7 +35,7 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
     engine = Engine() if engine is None else engine
     store = RunStore() if store is None else store
     files = Path(tempfile.mkdtemp(prefix="kvviz-exports-"))
-    gr.set_static_paths([str(assets.plotly_js()), str(files)])
+    gr.set_static_paths([str(files)])
     desk = Desk(engine, store, settings())
 
     def ask(body: dict) -> dict:
@@ -50,7 +50,6 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
             html_template='<div id="kv-app" class="kv" aria-busy="true"></div>',
             js_on_load=assets.script(),
             server_functions=[ask],
-            plotly_url=f"/gradio_api/file={assets.plotly_js()}",
             boot=json.dumps(boot({spec.id: spec.label for spec in engine.methods()})),
             apply_default_css=False,
             elem_id="kv-page-block",
@@ -90,7 +89,8 @@ def launch_options() -> dict[str, Any]:
     return {
         "server_name": os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"),
         "server_port": int(os.environ.get("GRADIO_SERVER_PORT", "7860")),
-        "head": f"<style>{assets.style()}</style>{_META}{_early()}",
+        "head": assets.head() + _META,
+        "app_kwargs": {"routes": assets.routes()},
         "theme": gr.themes.Base(primary_hue="teal", font=["system-ui", "sans-serif"],
                                 font_mono=["ui-monospace", "monospace"]),
         "max_file_size": max(limit, 64 * 2**20),  # saved runs are larger than documents
@@ -111,13 +111,6 @@ def _mcp() -> bool:
     if importlib.util.find_spec("mcp") is None:
         raise InputError("KVVIZ_MCP=1 needs an extra package: pip install 'gradio[mcp]'.")
     return True
-
-
-def _early() -> str:
-    """Start fetching plotly.js, the largest file, before the page's own scripts are there."""
-    path = json.dumps(f"gradio_api/file={assets.plotly_js()}").replace("<", "\\u003c")
-    script = f"window.kvPlotly = fetch({path}).then(r => r.ok ? r.text() : '').catch(() => '');"
-    return f"<script>{script}</script>"
 
 
 _META = '<meta name="description" content="What does a language model forget when its cache is cut?">'

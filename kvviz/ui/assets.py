@@ -1,24 +1,87 @@
-"""What the page needs besides Python: its scripts and styles, and plotly.js of the plotly package."""
+"""What the page needs besides Python: its modules and styles, and plotly.js of the plotly package.
+
+They are served below an address that names their content, so a browser keeps them for good and a new
+version is fetched at once. Every address is relative to the page: a proxy may add a path or a port.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
+import json
+import mimetypes
 from functools import cache
 from pathlib import Path
+from typing import Any
+
+from starlette.responses import FileResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
 
 STATIC = Path(__file__).with_name("static")
-# One scope, in this order: each file uses names of the files above it.
-SCRIPTS = (
-    "core.js", "state.js", "plot.js", "plot_keys.js", "panel.js", "bar.js", "answers.js",
-    "document.js", "kept.js", "why.js", "effect.js", "sweep.js", "tryit.js", "run.js",
-    "exports.js", "tour.js", "main.js",
-)  # fmt: skip
+ROUTE = "kvviz-page"
+# What the page's modules may trigger: Gradio knows an event by its name in the component's script.
+EVENTS = ("decode_more", "try_again", "calibrate", "stop_calibration", "stop_run")
+FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
+
+mimetypes.add_type("text/javascript", ".js")  # some systems say otherwise, and a module is then refused
+
+
+class _Files(StaticFiles):
+    def file_response(self, *args: Any, **kwargs: Any) -> Any:
+        response = super().file_response(*args, **kwargs)
+        response.headers.update(FOREVER)
+        return response
+
+
+def modules() -> list[str]:
+    """The page's modules, as paths below STATIC."""
+    return sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*.js"))
+
+
+@cache
+def base() -> str:
+    """The address of the modules, relative to the page."""
+    content = hashlib.sha256(b"".join((STATIC / name).read_bytes() for name in modules()))
+    return f"{ROUTE}/{content.hexdigest()[:12]}"
+
+
+@cache
+def plotly_address() -> str:
+    """The address of plotly.js, relative to the page."""
+    import plotly
+
+    return f"{ROUTE}/plotly-{plotly.__version__}.js"
+
+
+def routes() -> list[Any]:
+    """Routes that serve modules and plotly.js, for Gradio's `app_kwargs`."""
+
+    async def plotly(request: Any) -> FileResponse:
+        return FileResponse(plotly_js(), media_type="text/javascript", headers=FOREVER)
+
+    return [Route(f"/{plotly_address()}", plotly), Mount(f"/{base()}", _Files(directory=STATIC))]
 
 
 @cache
 def script() -> str:
-    """The page's own JavaScript, as one function body for `js_on_load`."""
-    parts = [(STATIC / name).read_text(encoding="utf-8") for name in SCRIPTS]
-    return "\n".join(parts)
+    """The body of `js_on_load`: it starts the page's modules with what Gradio hands over."""
+    return f"""
+const at = path => new URL(path, document.baseURI).href;
+const events = {json.dumps(EVENTS)};
+import(at({json.dumps(base() + "/main.js")})).then(page => page.start({{
+  element, props, server, plotlyUrl: at({json.dumps(plotly_address())}),
+  trigger: (event, data) => {{ if (events.includes(event)) trigger(event, data); }},
+}}));
+"""
+
+
+@cache
+def head() -> str:
+    """Styles, and what is fetched early: every module at once, and plotly.js, the largest file."""
+    links = "".join(f'<link rel="modulepreload" href="{base()}/{name}">' for name in modules())
+    early = f"window.kvPlotly = fetch('{plotly_address()}').then(r => r.ok ? r.text() : '').catch(() => '');"
+    return f"<style>{style()}</style>{links}<script>{early}</script>"
 
 
 @cache
@@ -31,7 +94,5 @@ def style() -> str:
 
 def plotly_js() -> Path:
     """plotly.js as shipped with the installed plotly package: nothing is fetched from elsewhere."""
-    import importlib.util
-
     spec = importlib.util.find_spec("plotly")
     return Path(spec.submodule_search_locations[0]) / "package_data" / "plotly.min.js"

@@ -7,7 +7,6 @@ can understand comes back as {"error": sentence}.
 from __future__ import annotations
 
 import dataclasses
-import math
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -77,6 +76,8 @@ def _title(path: Path) -> str:
 @view("meta")
 def meta(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, Any]:
     """All that does not change with the selection."""
+    from kvviz.results.words import budget_triple
+
     c = run.comparison
     steps = selection.steps(c)
     decoded = {m: [c.share(v.budget) for v in c.variants if v.method == m] for m in c.methods}
@@ -89,36 +90,29 @@ def meta(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, 
         "n": c.n,
         "methods": [{"id": m, "label": c.labels[m]} for m in c.methods],
         "steps": [c.share(step) for step in steps],
-        "entries": {m: [_entries(c, m, step) for step in steps] for m in c.methods},
+        "budget_words": {m: [budget_triple(c, m, step) for step in steps] for m in c.methods},
         "decoded": decoded,
-        "bytes_full": c.bytes_full,
-        "bytes_n": c.bytes_full * c.n / max(1, len(c.prompt.tokens)),
         "marks": [{"name": m.name, "start": m.start, "end": m.end, "text": m.text,
                    "reason": m.reason} for m in c.marks],
         "expected": c.expected,
         "question": c.prompt.question,
-        "protocol": c.prompt.protocol,
         "date": str(c.settings.get("date") or c.settings.get("created") or "")[:10],
-        "notes": [*c.notes, *c.prompt.notes],
         "opening": _opening(c),
         "range": _range(c),
-        "seconds": c.seconds,
         "places": c.settings.get("places"),
         "experiment": c.settings.get("experiment"),
         "evictions": any(v.evictions for v in c.variants),
+        "decoding": _decoding(c),
         "stored_note": str(c.settings.get("label") or ""),
     }  # fmt: skip
 
 
-def _entries(c: Comparison, method: str, step: float | int) -> int:
-    """Entries per KV head of a method at a step."""
-    variant = c.variant(method, step)
-    if variant is not None:
-        return int(round(variant.entries))
-    for index, stop in enumerate(c.stops):
-        if method in c.stop_entries and math.isclose(stop, c.share(step)):
-            return int(c.stop_entries[method][index])
-    return int(round(c.share(step) * c.n))
+def _decoding(c: Comparison) -> str:
+    """How the answers were written: "greedy", or the temperature they were sampled at."""
+    temperature = c.settings.get("temperature") or 0
+    words = f"sampled at temperature {temperature:g}" if temperature else "greedy"
+    every = c.settings.get("evict_every")
+    return f"{words} · evicted again every {every} new tokens" if every else words
 
 
 def _opening(c: Comparison) -> dict[str, Any]:
@@ -162,8 +156,6 @@ def text(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, 
         "lengths": packed(offsets[inside, 1] - offsets[inside, 0]),
         "index": np.flatnonzero(inside).tolist() if inside.sum() != end - start else None,
         "outside": outside,
-        "question": list(prompt.question_span),
-        "window": int(c.settings.get("window") or 32),
     }
 
 

@@ -1,7 +1,14 @@
 // A figure with its frame: title, one-line guide, plot, read-out line, table and downloads.
-class Panel {
+import {fileName, h, put, save} from './dom.js';
+import {plainTitle} from './format.js';
+import {ask} from './page.js';
+import {Plot} from './plot.js';
+import {S, addView, redo} from './state.js';
+
+export class Panel {
   constructor({id, title, height, view, tab, reads, args = () => ({}), tools = [], needsB = false,
     onPick, onBox, onZoom, onHover, onReset, mark, after, readout = true}) {
+    Object.assign(this, {name: view, args, needsB, mark, after});
     this.title = h('h3', {class: 'kv-panel-title'}, title);
     this.guide = h('p', {class: 'kv-guide'});
     this.chip = h('span', {class: 'kv-chip', hidden: true});
@@ -13,26 +20,24 @@ class Panel {
     this.wait = h('div', {class: 'kv-wait'}, 'Drawing');
     const get = (text, fn) => h('button', {class: 'kv-link-button', onclick: fn}, text);
     this.foot = h('div', {class: 'kv-panel-foot'},
-      this.tableButton = get('Show as table', () => this.table()),
-      h('span', {class: 'kv-gap'}),
-      get('PNG', () => this.plot.image('png')), get('SVG', () => this.plot.image('svg')),
+      this.tableButton = get('Show as table', () => this.table()), h('span', {class: 'kv-gap'}),
+      get('PNG', () => this.image('png')), get('SVG', () => this.image('svg')),
       get('CSV', () => this.download('csv')), get('JSON', () => this.download('json')));
     this.el = h('section', {class: 'kv-panel', id: `kv-${id}`, 'aria-label': title},
       h('div', {class: 'kv-panel-head'}, this.title, this.chip, ...tools), this.guide,
       h('div', {class: 'kv-stage'}, this.plot.el, this.wait), this.plot.legend, this.trouble,
       readout ? this.readout : null, this.foot, this.tableBox,
       h('p', {class: 'kv-toolong'}, 'This view took too long. The rest of the page is up to date. ',
-        get('Try again', () => { this.view.dirty = true; refresh(this.view); })));
-    Object.assign(this, {name: view, args, needsB, mark, after});
+        get('Try again', () => redo(this.view))));
     this.view = addView({id, reads, tab, el: this.el, refresh: seq => this.load(seq)});
     document.addEventListener('kv:sel', () => this.remark());
   }
 
   async load(seq) {
-    if (this.needsB && !S.sel.b) { this.el.hidden = true; return; }
-    this.el.hidden = false;
+    this.el.hidden = this.needsB && !S.sel.b;
+    if (this.el.hidden) return;
     const reply = await ask(this.name, this.args());
-    if (seq < this.drawn) return;  // a newer answer is already on the page
+    if (reply.lost || seq < this.drawn) return;  // a newer answer is already on the page
     this.drawn = seq;
     this.trouble.hidden = !reply.error && !reply.note;
     put(this.trouble, reply.error || reply.note || '');
@@ -46,11 +51,12 @@ class Panel {
     put(this.guide, meta.guide || '');
     this.chip.hidden = !meta.chip;
     put(this.chip, meta.chip || '');
+    this.tell('\u00a0');  // what was read out belonged to the figure before
     await this.plot.draw(spec);
     this.wait.hidden = true;
     this.remark();
     if (this.after) this.after(reply, this);
-    if (!this.tableBox.hidden) this.fillTable();
+    if (!this.tableBox.hidden) await this.fillTable();
   }
 
   remark() { if (this.mark && this.reply && S.run) this.plot.mark(this.mark(this.reply)); }
@@ -65,19 +71,20 @@ class Panel {
 
   async fillTable() {
     const reply = await ask(this.name, {...this.args(), give: 'rows'});
-    put(this.tableBox, reply.error ? reply.error : rowsTable(reply.rows || []));
+    if (!reply.lost) put(this.tableBox, reply.error ? reply.error : rowsTable(reply.rows || []));
   }
+
+  // What a saved file is called: the view, and the title, which says the method and the budget.
+  get fileWords() { return `${this.name} ${this.title.textContent}`; }
+
+  image(kind) { return this.plot.image(kind, this.fileWords); }
 
   async download(kind) {
     const reply = await ask(this.name, {...this.args(), give: kind});
     if (reply.error) { this.trouble.hidden = false; put(this.trouble, reply.error); return; }
-    save(`kvviz-${this.name}.${kind}`, reply.text, kind === 'csv' ? 'text/csv' : 'application/json');
+    save(fileName(this.fileWords, kind), reply.text, kind === 'csv' ? 'text/csv' : 'application/json');
   }
 }
-
-// The title stands above the figure as plain text; inside it, it was escaped for plotly.
-const plainTitle = text => (text || '').replace(/<br>/g, ' ').replace(/&lt;/g, '<').replace(/&gt;/g, '>')
-  .replace(/&quot;/g, '"').replace(/&#x27;/g, "'").replace(/&#36;/g, '$').replace(/&amp;/g, '&');
 
 function rowsTable(rows) {
   if (!rows.length) return h('p', {class: 'kv-guide'}, 'No rows.');
@@ -86,5 +93,6 @@ function rowsTable(rows) {
     ? Number(v.toPrecision(3)) : Array.isArray(v) ? v.join(' ') : v === true ? 'yes' : v === false ? 'no' : v;
   return h('table', {class: 'kv-table'},
     h('thead', {}, h('tr', {}, columns.map(c => h('th', {scope: 'col'}, c.replace(/_/g, ' '))))),
-    h('tbody', {}, rows.slice(0, 200).map(row => h('tr', {}, columns.map(c => h('td', {}, String(show(row[c]))))))));
+    h('tbody', {}, rows.slice(0,
+      200).map(row => h('tr', {}, columns.map(c => h('td', {}, String(show(row[c]))))))));
 }

@@ -1,0 +1,70 @@
+// Small helpers over the DOM. Everything that shows text goes through `h`: text becomes text nodes, never
+// markup.
+
+export function h(tag, attrs = {}, ...kids) {
+  const node = document.createElement(tag);
+  for (const [key, value] of Object.entries(attrs || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key.startsWith('on')) node.addEventListener(key.slice(2), value);
+    else if (key === 'class') node.className = value;
+    else if (key in node && typeof value !== 'string') node[key] = value;
+    else node.setAttribute(key, value === true ? '' : String(value));
+  }
+  node.append(...kids.flat(3).filter(kid => kid !== null && kid !== undefined && kid !== false)
+    .map(kid => kid instanceof Node ? kid : document.createTextNode(String(kid))));
+  return node;
+}
+
+export const put = (node, ...kids) => { node.replaceChildren(...h('i', {},
+  ...kids).childNodes); return node; };
+
+// A labelled <select> whose options are [value, text] pairs.
+export function chooser(label, options, value, onchange, attrs = {}) {
+  const select = h('select', {'aria-label': attrs.title || label, ...attrs,
+    onchange: () => onchange(select.value)});
+  select.fill = (pairs, now) => {
+    const wanted = JSON.stringify(pairs);
+    if (select.dataset.pairs !== wanted) {
+      put(select, pairs.map(([v, text]) => h('option', {value: v, title: text}, text)));
+      select.dataset.pairs = wanted;
+    }
+    select.value = String(now);
+  };
+  select.fill(options, value);
+  const box = h('label', {class: 'kv-choose'}, h('span', {}, label), select);
+  box.select = select;
+  return box;
+}
+
+export const debounce = (fn, ms) => {
+  let timer;
+  return (...args) => { clearTimeout(timer); timer = setTimeout(() => fn(...args), ms); };
+};
+
+export const sleep = ms => new Promise(done => { setTimeout(done, ms); });
+
+export const calm = () => window.matchMedia('(prefers-reduced-motion: reduce)').matches;
+
+export const narrow = () => window.innerWidth < 700;
+
+export const reveal = (node, block = 'start') =>
+  node.scrollIntoView({block, behavior: calm() ? 'auto' : 'smooth'});
+
+// Fetches `url` (a blob's or the server's) to the visitor's disk under `name`.
+export function download(name, url) {
+  const link = h('a', {href: url, download: name});
+  document.body.append(link);
+  link.click();
+  link.remove();
+}
+
+export function save(name, data, type = 'text/plain') {
+  const url = URL.createObjectURL(data instanceof Blob ? data : new Blob([data], {type}));
+  download(name, url);
+  setTimeout(() => URL.revokeObjectURL(url), 10000);
+}
+
+// A file name from words that say what is in it.
+export const fileName = (words, ending) =>
+  `kvviz-${words.toLowerCase().replace(/[^\p{L}\p{N}]+/gu, '-').replace(/^-+|-+$/g, '').slice(0,
+    80)}.${ending}`;

@@ -1,0 +1,49 @@
+// What Gradio hands to the page (its element, calls and events), and the one way to ask Python.
+import {debounce, h, put} from './dom.js';
+import {S, refreshAll} from './state.js';
+
+export const page = {app: null, boot: {}, server: null, trigger: null, plotly: ''};
+
+// Polite announcements for screen readers.
+export const live = h('div', {class: 'kv-only-read', 'aria-live': 'polite', role: 'status'});
+export const say = debounce(text => { live.textContent = text; }, 300);
+
+const GENERAL = 'This view could not be drawn. The rest of the page is up to date.';
+const LOST = 'Connection lost. What you see stays; changes will not be computed.';
+export const banner = h('div', {class: 'kv-banner', role: 'alert', hidden: true});
+export const connection = {lost: false};
+
+function connectionLost(lost) {
+  if (connection.lost === lost) return;
+  connection.lost = lost;
+  banner.hidden = !lost;
+  if (lost) put(banner, `${LOST} `,
+    h('button', {class: 'kv-button kv-small', onclick: reconnect}, 'Reconnect'));
+  document.dispatchEvent(new CustomEvent('kv:connection'));
+}
+
+async function reconnect() {
+  if (!(await alive())) return;
+  connectionLost(false);
+  refreshAll();
+}
+
+// One request to Python. Resolves to a dict; {error: sentence} when it could not be answered, and
+// {lost: true, error} when nobody is there: then a view leaves what it shows.
+export async function ask(view, args = {}, sel = S.sel) {
+  let reply = null;
+  try { reply = await page.server.ask({view, run: S.run, sel, args}); } catch (error) { /* told below */ }
+  if (reply && typeof reply === 'object') {
+    connectionLost(false);
+    return reply;
+  }
+  const there = await alive();
+  connectionLost(!there);
+  return there ? {error: GENERAL} : {error: LOST, lost: true};
+}
+
+export async function alive() {
+  try {
+    return (await fetch(document.baseURI, {method: 'HEAD', cache: 'no-store'})).status < 500;
+  } catch (error) { return false; }
+}

@@ -1,0 +1,69 @@
+// Opens a run: what it holds, where its text lies, and the selection it is opened on.
+import {h, put, reveal, sleep} from '../lib/dom.js';
+import {fitted} from '../lib/link.js';
+import {ask, page} from '../lib/page.js';
+import {S, refreshAll, setSelection} from '../lib/state.js';
+import {showTab, tabs} from '../lib/tabs.js';
+import {loadText, scrollToToken, shade} from './document.js';
+import {findingBox} from './finding.js';
+
+export const statusLine = h('p', {class: 'kv-status', hidden: true, role: 'status'});
+
+export function tellStatus(message, failed = false) {
+  put(statusLine, message || '');
+  statusLine.className = `kv-status${failed ? ' kv-failed' : ''}`;
+  statusLine.hidden = !message;
+}
+
+let opening = 0;
+export async function openRun(id, wanted, tab) {
+  const before = S.run, turn = (opening += 1);
+  S.run = id;
+  const m = await ask('meta', {}, {});
+  if (turn !== opening) return;  // another run was asked for meanwhile
+  if (m.error) {
+    S.run = before;
+    tellStatus(m.error, true);
+    const first = page.boot.stored[0];
+    if (!before && first && id !== first.id) await openRun(first.id, {});
+    else if (!before) emptyPage();
+    return;
+  }
+  const {sel, told} = fitted(wanted, m);
+  Object.assign(S, {meta: {...m, own_marks: m.marks}, doc: null, codes: null});
+  page.app.classList.remove('kv-empty');
+  tabs.get('steps').button.hidden = !m.evictions;
+  setSelection(sel, 'open', []);
+  document.dispatchEvent(new CustomEvent('kv:run'));
+  if (told.length) tellStatus(told.join(' '));
+  showTab(tab || S.tab);
+  refreshAll();
+  await loadText();
+  if (turn !== opening || !S.doc) return;
+  await shade();
+  if (sel.tok) scrollToToken(sel.tok[0]);
+  page.app.setAttribute('aria-busy', 'false');
+  page.app.dataset.ready = id;
+}
+
+export function emptyPage() {
+  page.app.classList.add('kv-empty');
+  page.app.setAttribute('aria-busy', 'false');
+  page.app.dataset.ready = 'empty';
+  put(findingBox, h('span', {class: 'kv-eyebrow'}, 'Nothing to show yet'),
+    h('p', {class: 'kv-lead'}, 'Paste a text, ask a question about it, choose methods, and press Run.'),
+    h('p', {class: 'kv-caution'}, 'The first run fetches a small model; the page says how far it is.'));
+  openSetup();
+}
+
+// Opens the fields. Right after the page has loaded they may not be there yet, so it tries again.
+export async function openSetup() {
+  const field = () => document.querySelector('#kv-document-field textarea');
+  for (let tries = 0; tries < 20 && !field()?.offsetParent; tries += 1) {
+    document.querySelector('#kv-setup > button, #kv-setup button.label-wrap')?.click();
+    await sleep(400);
+  }
+  const setup = document.getElementById('kv-setup');
+  if (setup) reveal(setup);
+  field()?.focus({preventScroll: true});
+}

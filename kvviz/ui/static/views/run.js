@@ -1,0 +1,143 @@
+// The run: what is happening, what is left, answers as they are written, how it ended.
+import {h, put, reveal} from '../lib/dom.js';
+import {fmt} from '../lib/format.js';
+import {alive, ask, connection, page} from '../lib/page.js';
+import {S} from '../lib/state.js';
+import {showCalibration, showUnavailable} from './calibration.js';
+import {findingBox} from './finding.js';
+import {openRun, tellStatus} from './opening.js';
+
+const WAITING = {state: 'running', number: 1, of: 5, title: 'Waiting for its turn', message: ''};
+const LOST = 'The server does not answer, so nothing was started. Try again when the connection is back.';
+const CHECK_MS = 4000;  // how often a run without news looks whether the server is still there
+
+export const jobLine = () => h('div', {class: 'kv-job', 'aria-live': 'polite'});
+const runBox = h('div', {class: 'kv-run', 'aria-live': 'polite'});
+const livePart = h('div', {});
+// The button stays the same element while statuses come: a click must not fall between two of them.
+export const liveBox = h('section',
+  {class: 'kv-live', id: 'kv-live', hidden: true, 'aria-label': 'Run in progress'},
+  h('div', {class: 'kv-live-head'}, h('b', {}, 'Your run'),
+    h('button', {class: 'kv-button kv-small', onclick: () => page.trigger('stop_run', {})}, 'Stop')),
+      livePart);
+let running = false;
+let job = null;  // the line beside the button that was pressed on a finished run; null for a run of the form
+let liveText = {};
+
+// Ask Python for more of the run that is shown. What comes of it is told in `line`, beside its button.
+export async function startJob(event, data, line) {
+  if (running) {
+    put(line, h('p', {class: 'kv-failed', role: 'alert'},
+      'Something is being computed. Stop it, or wait for its end.'));
+    return;
+  }
+  job = line;
+  showStatus(WAITING);
+  if (await alive()) page.trigger(event, data);
+  else refuse();
+}
+
+function refuse() {
+  showStatus({state: 'failed', message: LOST});
+  ask('finding');  // says on the page that nobody answers
+}
+
+export function mountRun() {
+  const place = document.getElementById('kv-run');
+  if (!place) { setTimeout(mountRun, 100); return; }
+  place.append(runBox);
+  document.getElementById('kv-run-button')?.addEventListener('click', press, {capture: true});
+  busy(false);
+}
+
+function press(event) {
+  if (connection.lost) {
+    event.stopImmediatePropagation();
+    alive().then(there => there || refuse());
+    return;
+  }
+  if (running) return;
+  job = null;
+  showStatus(WAITING);
+  alive().then(there => there || refuse());
+}
+
+function busy(on) {
+  running = on;
+  const run = document.getElementById('kv-run-button'), stop = document.getElementById('kv-stop-button');
+  if (run) run.disabled = on;
+  if (stop) stop.disabled = !on;
+  page.app.classList.toggle('kv-previous', on);
+}
+
+const told = {estimate: s => showEstimate(s.seconds), calibrate: showCalibration, methods: showUnavailable};
+document.addEventListener('kv:status', event => {
+  let status = null;
+  try { status = JSON.parse(event.detail || 'null'); } catch (error) { return; }
+  if (status?.state) (told[status.state] || showStatus)(status);
+});
+
+function showEstimate(seconds) {
+  if (running) return;
+  put(runBox, seconds
+    ? h('p', {class: 'kv-guide'}, `This run should take about ${fmt.seconds(Math.max(1, seconds))}.`) : '');
+}
+
+function progressLine(s) {
+  if (s.stage === 'wait') return [h('p', {class: 'kv-stage-line', id: 'kv-waiting'},
+    `Waiting: ${s.message}`)];
+  const left = s.seconds_left ? `, about ${fmt.seconds(s.seconds_left)} left` : '';
+  const known = Number.isFinite(s.fraction), percent = known ? 100 * s.fraction : 100;
+  return [h('p', {class: 'kv-stage-line'}, h('b', {}, `${s.number} of ${s.of} `), s.message || s.title, left),
+    h('div', {class: 'kv-progress', role: 'progressbar', 'aria-valuemin': 0, 'aria-valuemax': 100,
+      'aria-valuenow': known ? Math.round(percent) : null, 'aria-label': s.title || 'Run'},
+    h('i', {style: `width:${percent}%`, class: known ? '' : 'kv-unknown'}))];
+}
+
+let watch = 0;
+function keepWatch(on) {
+  clearInterval(watch);
+  if (on) watch = setInterval(async () => { if (!(await alive())) ask('finding'); }, CHECK_MS);
+}
+
+function showStatus(s) {
+  const on = s.state === 'running', line = job || runBox;
+  busy(on);
+  keepWatch(on);
+  if (on) {
+    put(line, progressLine(s));
+    showLive(s);
+    return;
+  }
+  liveBox.hidden = true;
+  const failed = s.state === 'failed';
+  put(line, s.message ? h('p', failed ? {class: 'kv-failed', role: 'alert'} : {class: 'kv-stage-line'},
+    s.message) : '');
+  if (!job || !failed) tellStatus(s.message, failed);
+  const stay = s.run === S.run || s.experiment || job;
+  job = null;
+  if (!s.run) return;
+  openRun(s.run, stay ? {...S.sel} : {}, stay ? S.tab : 'kept').then(() => {
+    if (!stay) put(line, '');
+    if (s.state === 'done' && !stay) reveal(findingBox);
+  });
+}
+
+// Answers while they are written: one small card each, without scores until the run is over.
+function showLive(s) {
+  if (liveBox.hidden) liveText = {};
+  liveBox.hidden = false;
+  Object.assign(liveText, s.answers || {});
+  const keys = Object.keys(liveText);
+  put(livePart, job ? null : progressLine(s), keys.length ? h('div', {class: 'kv-live-grid'}, keys.map(key =>
+    h('article', {class: 'kv-live-card'}, h('h4', {}, liveName(key)),
+      h('p', {dir: 'auto'}, liveText[key] || '…')))) : null);
+}
+
+function liveName(key) {
+  if (key.startsWith('full')) return 'Full cache';
+  const [method, budget] = key.split('@'), share = Number(budget);
+  const known = S.meta?.methods.find(m => m.id === method)?.label || page.boot.methods[method] || method;
+  return `${known} · ${share <= 1 && budget.includes('.') ? fmt.budget(share) : `${budget} tokens`}`;
+}
+
