@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import mimetypes
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -23,8 +22,6 @@ ROUTE = "kvviz-page"
 # What the page's modules may trigger: Gradio knows an event by its name in the component's script.
 EVENTS = ("decode_more", "try_again", "calibrate", "stop_calibration", "stop_run")
 FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
-
-mimetypes.add_type("text/javascript", ".js")  # some systems say otherwise, and a module is then refused
 
 
 class _Files(StaticFiles):

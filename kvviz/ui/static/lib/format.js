@@ -2,9 +2,16 @@
 const MISSING = '–';
 const finite = x => typeof x === 'number' && Number.isFinite(x);
 const halfUp = x => Math.floor(x + 0.5);
+const grouped = text => text.replace(/\B(?=(\d{3})+(\.|$))/g, ',');  // "1,234.5"
+
+// `digits` decimals, a tie to the even digit as in Python; `toFixed` takes the larger.
+function fixed(x, digits) {
+  const size = 10 ** digits, tie = Number.isInteger(x * 2 ** (digits + 1)) && Math.abs(x * size % 1) === 0.5;
+  return (tie ? 2 * Math.round(x * size / 2) / size : x).toFixed(digits);
+}
 
 export const fmt = {
-  count: x => finite(x) ? halfUp(x).toLocaleString('en-US') : MISSING,
+  count: x => finite(x) ? grouped(String(halfUp(x))) : MISSING,
 
   // "20%"; one decimal below 2%; never "0%" for something, nor "100%" for less than all.
   share(x) {
@@ -39,19 +46,19 @@ export const fmt = {
     if (!finite(x)) return MISSING;
     if (x < 0.001) return '<0.001';
     let digits = Math.max(0, 1 - Math.floor(Math.log10(x)));
-    if (Number(x.toFixed(digits)) >= 10 ** (2 - digits)) digits = Math.max(0, digits - 1);
-    return digits ? x.toFixed(digits) : Number(x.toPrecision(2)).toLocaleString('en-US');
+    if (Number(fixed(x, digits)) >= 10 ** (2 - digits)) digits = Math.max(0, digits - 1);
+    if (digits) return fixed(x, digits);
+    const unit = 10 ** Math.max(0, Math.floor(Math.log10(x)) - 1);
+    return grouped(String(Number(fixed(x / unit, 0)) * unit));
   },
 
   // Bytes as "9.4 MB" (1 MB = 1,000,000 bytes).
-  mb: x => finite(x) ? `${(x / 1e6).toLocaleString('en-US',
-    {minimumFractionDigits: 1, maximumFractionDigits: 1})} MB`
-    : MISSING,
+  mb: x => finite(x) ? `${grouped(fixed(x / 1e6, 1))} MB` : MISSING,
 
   // "0.8 s"; minutes from 100 s on.
   seconds(x) {
     if (!finite(x)) return MISSING;
-    if (x < 9.95) return `${x.toFixed(1)} s`;
+    if (x < 9.95) return `${fixed(x, 1)} s`;
     const whole = halfUp(x);
     return whole < 100 ? `${whole} s` : `${Math.floor(whole / 60)} min ${whole % 60} s`;
   },

@@ -19,6 +19,8 @@ export function writeLink() {
   }
 }
 
+document.addEventListener('kv:sel', writeLink);
+
 const span = text => {
   const found = /^(\d{1,9})-(\d{1,9})$/.exec(text);
   return found ? [Number(found[1]), Number(found[2])] : null;
@@ -68,7 +70,7 @@ export function fitted(wanted, m) {
   const nearest = m.steps.reduce((best, s) => Math.abs(s - sel.budget) < Math.abs(best - sel.budget) ? s
     : best, m.steps[0]);
   if (wanted.budget !== undefined && Math.abs(nearest - wanted.budget) > 1e-5) {
-    told.push(`This run has no masks at ${+(100 * wanted.budget).toPrecision(4)}% kept; it shows the nearest.`);
+    told.push(`There are no masks at ${+(100 * wanted.budget).toPrecision(4)}% kept; this is the nearest.`);
   }
   sel.budget = nearest;
   const fits = tok => Array.isArray(tok) && tok[0] >= 0 && tok[1] > tok[0] && tok[1] <= m.n;

@@ -18,7 +18,7 @@ export function buildTry() {
   const undo = button('kv-undo', 'Undo', () => { made.edits.pop(); show(); }, 'kv-small');
   const list = h('ol', {class: 'kv-edits'}), hint = h('p', {class: 'kv-guide'});
   const size = (grow, text) => h('label', {class: 'kv-check'},
-    h('input', {type: 'radio', name: 'kv-size', checked: !grow, onchange: () => { made.grow = grow; }}), text);
+    h('input', {type: 'radio', name: 'kv-size', checked: !grow, onchange() { made.grow = grow; }}), text);
   const go = button('kv-again', 'Decode again',
     () => startJob('try_again', {run: S.run, sel: S.sel, ...made}, line), 'kv-primary');
 
