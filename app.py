@@ -5,7 +5,7 @@ import os
 if os.environ.get("SPACES_ZERO_GPU"):
     import spaces  # noqa: F401  (has to come before torch sets up CUDA)
 
-from kvviz.ui import launch
+from kvviz.cli import main
 
 if __name__ == "__main__":
-    launch()
+    raise SystemExit(main(["serve"]))

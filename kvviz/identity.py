@@ -96,9 +96,13 @@ class Budget:
 
 
 def parse_budgets(given: Any) -> tuple[Budget, ...]:
-    """One budget or several, in their order. InputError where one is bad or stands there twice."""
-    alone = isinstance(given, str | numbers.Number | Budget) or not isinstance(given, Iterable)
-    budgets = tuple(Budget.parse(b) for b in ([given] if alone else given))
+    """One budget or several ("0.5, 20%" is two), in their order. InputError where one is bad or stands
+    there twice."""
+    if isinstance(given, str):
+        given = filter(None, (part.strip() for part in given.split(",")))
+    elif not isinstance(given, Iterable):
+        given = [given]
+    budgets = tuple(map(Budget.parse, given))
     for index, budget in enumerate(budgets):
         if budget in budgets[:index]:
             raise InputError(f"The budget {budget} is chosen twice. Choose each budget once.")

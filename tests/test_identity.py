@@ -56,6 +56,7 @@ def test_a_budget_chosen_twice_is_named_however_it_is_written(twice):
 def test_several_budgets_or_one():
     assert [b.value for b in parse_budgets(0.5)] == [0.5]
     assert [b.value for b in parse_budgets("20%")] == [0.2]
+    assert [b.value for b in parse_budgets("0.5, 20%,7")] == [0.5, 0.2, 7]
     assert [b.value for b in parse_budgets(np.array([0.5, 0.25]))] == [0.5, 0.25]
     with pytest.raises(InputError, match="not None"):
         parse_budgets(None)

@@ -7,6 +7,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kvviz.results.comparison import Comparison
 
 
 class Progress:
@@ -61,7 +65,13 @@ class interruptible:
             signal.signal(signal.SIGINT, self.before)
 
 
-def print_result(result) -> None:
+def note(sentence: str) -> None:
+    """One line about the work, on standard error."""
+    print(f"kvviz: {printable(sentence)}", file=sys.stderr, flush=True)
+
+
+def print_result(result: Comparison) -> None:
+    """The table, the answers, and what there is to know about them."""
     from kvviz.results import words as text
     from kvviz.results.answers import verdict
 
@@ -73,7 +83,7 @@ def print_result(result) -> None:
                 "kept": text.share(row["share"]),
                 "tokens/head": f"{v.tokens_kept:,.0f}",
                 "MB": f"{v.bytes / 1e6:,.1f}",
-                "KL": _number(row["mean_kl"], text.kl_number),
+                "KL": _number(row["mean_kl"], _zero if v is result.full else text.kl_number),
                 "error": _number(row["median_output_error"], text.relative_error),
                 "differs at": "same" if v.first_difference is None else str(v.first_difference),
                 "": verdict(v.text, result.expected),
@@ -90,11 +100,16 @@ def print_result(result) -> None:
         "error: median over heads of the relative output change."
     )
     for v in [result.full, *result.variants]:
-        budget = "" if v is result.full else f" {text.share(result.share(v.budget))}"
+        budget = "" if v is result.full else f" {text.budget_name(result, v.budget)}"
         print(f"\n{v.label}{budget}: {printable(v.text) or '(stopped at once)'}")
-    for note in dict.fromkeys([*result.notes, *(n for v in result.variants for n in v.notes)]):
-        print(f"\nNote: {note}", end="")
+    notes = [*result.notes, *(f"{v.label}: {n}" for v in result.variants for n in v.notes)]
+    for line in dict.fromkeys(notes):
+        print(f"\nNote: {printable(line)}", end="")
     print()
+
+
+def _zero(value: float) -> str:
+    return "0"  # the full cache against itself
 
 
 def _number(value, write: Callable[[float], str]) -> str:

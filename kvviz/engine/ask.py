@@ -16,6 +16,7 @@ from typing import Any
 
 from kvviz.errors import InputError
 from kvviz.identity import MethodRef, parse_budgets, shown, split_methods
+from kvviz.settings import Settings
 
 MEASURES = ("kl", "output_error")
 LAST_SEED = 2**63 - 1  # of torch's generators
@@ -117,8 +118,8 @@ class Ask:
         return cls.from_dict({**old, "methods": list(rows), "options": given})
 
 
-def check_limits(ask: Ask, limits: Any) -> None:
-    """InputError where a run is larger than `limits` (`kvviz.settings.Settings`) allow."""
+def check_limits(ask: Ask, limits: Settings) -> None:
+    """InputError where a run is larger than `limits` allow."""
     if ask.answers > limits.max_variants:
         raise InputError(
             f"{_count(len(ask.methods), 'method')} at {_count(len(ask.budgets), 'budget')} are "

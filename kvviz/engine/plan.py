@@ -21,6 +21,7 @@ from kvviz.errors import InputError, NeedError
 from kvviz.identity import Budget, MethodRef, option_text
 from kvviz.methods import Method, get_method
 from kvviz.models import Model
+from kvviz.settings import Settings
 from kvviz.types import Prompt, Selection
 
 # One setting for all windowed methods: most published differences hide in these four.
@@ -83,6 +84,19 @@ def plan_methods(ask: Ask) -> tuple[Planned, ...]:
     return tuple(_planned(name, ask.options.get(name, {}), ask.controlled) for name in ask.methods)
 
 
+def check_ask(ask: Ask, limits: Settings | None = None) -> Ask:
+    """The ask with its methods `named`, where all is well that can be known without a model."""
+    if not ask.methods:
+        raise InputError("Choose at least one method.")
+    if not ask.budgets:
+        raise InputError("Choose at least one budget.")
+    if limits is not None:
+        check_limits(ask, limits)
+    ask = named(ask)
+    plan_methods(ask)
+    return ask
+
+
 def _name(name: str) -> str:
     given = MethodRef.parse(name).id
     return name.replace(given, get_method(given).id, 1)
@@ -126,20 +140,15 @@ def make_plan(
     *,
     selections: Sequence[Selection] = (),
     trace: Trace | None = None,
-    limits: Any = None,
+    limits: Settings | None = None,
 ) -> Plan:
     """Check everything that can be known before the document is read; InputError or NeedError with a
     sentence for a person.
 
-    limits  `kvviz.settings.Settings` of a server; None: as large as the model allows.
+    limits  of a server; None: as large as the model allows.
     """
-    if not ask.methods and not selections:
-        raise InputError("Choose at least one method.")
-    if ask.methods and not ask.budgets:
-        raise InputError("Choose at least one budget.")
-    if limits is not None:
-        check_limits(ask, limits)
-    ask = named(ask)
+    if ask.methods or not selections:
+        ask = check_ask(ask, limits)
     methods = plan_methods(ask)
     for p in methods:
         window = p.given.get("window")

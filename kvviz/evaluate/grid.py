@@ -49,11 +49,11 @@ def needle_grid(
             model, prompt, methods, budgets, max_new_tokens, expected=case.expected, controlled=controlled,
             cancel=cancel,
         )  # fmt: skip
+        if cancel is not None and cancel.is_set():
+            break  # a place counts whole or not at all
         rows += _rows(c, case, base)
         if say:
             say(f"text {case.text}, place {case.depth:.0%}: full cache says {c.full.text!r}")
-        if cancel is not None and cancel.is_set():
-            break
     return pd.DataFrame(rows)
 
 

@@ -194,6 +194,8 @@ def pick_device(device: str = "auto") -> torch.device:
         chosen = torch.device(device)
     except (RuntimeError, TypeError) as error:
         raise ModelError(f"There is no device {device!r}; choose auto, cpu or cuda.") from error
+    if chosen.type not in ("cpu", "cuda"):
+        raise ModelError(f"kvviz does not run on {device!r}; choose auto, cpu or cuda.")
     if chosen.type == "cuda" and (chosen.index or 0) >= torch.cuda.device_count():
         raise ModelError(f"There is no device {device!r} on this machine; choose auto or cpu.")
     return chosen

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib.util
 import json
 import os
+import socket
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -88,7 +90,7 @@ def launch_options() -> dict[str, Any]:
     limit = settings().max_upload_bytes
     return {
         "server_name": os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"),
-        "server_port": int(os.environ.get("GRADIO_SERVER_PORT", "7860")),
+        "server_port": _port(os.environ.get("GRADIO_SERVER_PORT") or "7860"),
         "head": assets.head() + _META,
         "app_kwargs": {"routes": assets.routes()},
         "theme": gr.themes.Base(primary_hue="teal", font=["system-ui", "sans-serif"],
@@ -102,6 +104,12 @@ def launch_options() -> dict[str, Any]:
         "mcp_server": _mcp(),
         "max_threads": 40 + settings().queue_size,  # whoever waits in the line takes one
     }  # fmt: skip
+
+
+def _port(text: str) -> int:
+    if not (text.isascii() and text.isdecimal()):
+        raise InputError(f"GRADIO_SERVER_PORT is {text!r}; it must be a whole number.")
+    return int(text)
 
 
 def _mcp() -> bool:
@@ -133,6 +141,24 @@ def _load(store: RunStore, run_id: str) -> None:
 def launch(host: str | None = None, port: int | None = None, **options: Any) -> Any:
     """Build and serve the page; `options` (of Gradio's launch) win over the defaults."""
     options |= {k: v for k, v in (("server_name", host), ("server_port", port)) if v is not None}
+    options = {**launch_options(), **options}
+    check_place(options["server_name"], options["server_port"])
     store = RunStore()
     warm(store)
-    return build_app(store=store).launch(**{**launch_options(), **options})
+    return build_app(store=store).launch(**options)
+
+
+def check_place(host: str, port: int) -> None:
+    """InputError where the page cannot be served at this host and port."""
+    if not 1 <= port <= 65535:
+        raise InputError(f"A port lies between 1 and 65535, not {port}.")
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as place:
+            place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            place.bind(address)
+    except (OSError, UnicodeError) as error:
+        taken = getattr(error, "errno", None) == errno.EADDRINUSE
+        why = "is in use" if taken else f"cannot be used ({getattr(error, 'strerror', None) or error})"
+        other = "Choose another one: kvviz serve --port 7861, or GRADIO_SERVER_PORT."
+        raise InputError(f"Port {port} at {host} {why}. {other}") from None

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import Any
 
-from kvviz.engine.ask import Ask, check_limits, whole
+from kvviz.engine.ask import Ask, whole
 from kvviz.errors import InputError
 from kvviz.identity import BUDGET_WORDS, Budget, MethodRef, parse_budgets, shown
 from kvviz.settings import Settings
@@ -132,19 +132,11 @@ def request(limits: Settings | None = None, **given: Any) -> Request:
 def check(ask: Request, limits: Settings | None) -> Request:
     """The request with its methods' ids as they are registered, if this server takes it: its limits, its
     models, known methods with usable options."""
-    from kvviz.engine.plan import named, plan_methods
+    from kvviz.engine.plan import check_ask
 
-    if not ask.methods:
-        raise InputError("Choose at least one method.")
-    if not ask.budgets:
-        raise InputError("Choose at least one budget.")
-    if limits is not None:
-        check_limits(ask, limits)
     if limits is not None and limits.public:
         from kvviz.models.catalog import offer
 
         if offer(ask.model) is None:
             raise InputError("This server offers the models of its list only. Choose one.")
-    ask = named(ask)
-    plan_methods(ask)
-    return ask
+    return check_ask(ask, limits)

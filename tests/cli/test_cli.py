@@ -1,12 +1,17 @@
 """The command line on a tiny model: what it prints, what it writes, how it refuses."""
 
+import io
 import json
+import os
+import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+import kvviz
 from kvviz import cli, load_comparison
 from kvviz.cli import terminal
 
@@ -27,6 +32,14 @@ def tiny_model_loads(monkeypatch, tiny_llama):
     monkeypatch.setattr("kvviz.models.load_model", lambda *args, **kwargs: tiny_llama)
 
 
+@pytest.fixture
+def no_model_loads(monkeypatch):
+    def load(*args, **kwargs):
+        raise AssertionError("a model was loaded before the input was checked")
+
+    monkeypatch.setattr("kvviz.models.load_model", load)
+
+
 def compare(document, *more):
     arguments = [
         "compare",
@@ -40,13 +53,27 @@ def compare(document, *more):
     return cli.main([*arguments, "--quiet", *more])
 
 
+def refused(capsys, code, sentence):
+    captured = capsys.readouterr()
+    assert code == 2 and captured.out == ""
+    assert captured.err.startswith("kvviz: ") and captured.err.count("\n") == 1 and sentence in captured.err
+
+
 def test_prints_a_table_and_the_answers(document, tiny_model_loads, capsys):
-    assert compare(document, "--methods", "snapkv,criticalkv", "--budgets", "0.5,20%,7") == 0
+    assert compare(document, "--methods", "SnapKV,criticalkv", "--budgets", "0.5,20%,7") == 0
     out = capsys.readouterr().out
     assert "Full cache" in out and "SnapKV" in out and "CriticalKV" in out
     table = [line for line in out.splitlines() if line.startswith(("Full cache ", "SnapKV ", "CriticalKV "))]
     assert len([line for line in table if "MB" not in line and "%" in line]) >= 7
-    assert "tokens under compression" in out
+    assert "tokens under compression" in out and "SnapKV 7 tokens: " in out
+    full = next(line for line in table if "100%" in line).split()
+    assert full[5] == "0"  # the full cache's divergence from itself
+
+
+def test_one_token_and_everything_are_two_budgets(document, tiny_model_loads, tmp_path):
+    assert compare(document, "--budgets", "1,1.0", "--json", str(tmp_path / "out.json")) == 0
+    rows = json.loads((tmp_path / "out.json").read_text())["table"]
+    assert [row["entries"] for row in rows[1:3]][0] == 1 and rows[2]["share"] == 1.0
 
 
 def test_writes_what_it_found(document, tiny_model_loads, tmp_path):
@@ -54,6 +81,7 @@ def test_writes_what_it_found(document, tiny_model_loads, tmp_path):
     assert compare(document, "--budgets", "0.5", "--json", str(out), "--save", str(saved)) == 0
     manifest = json.loads(out.read_text(), parse_constant=lambda name: pytest.fail(f"{name} in JSON"))
     assert [row["method"] for row in manifest["table"]] == ["full", "snapkv", "criticalkv"]
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["out.json", "report.txt", "run.zip"]
     for path in (out, saved):
         loaded = load_comparison(path)
         assert loaded.methods == ["snapkv", "criticalkv"]
@@ -63,7 +91,7 @@ def test_writes_what_it_found(document, tiny_model_loads, tmp_path):
 @pytest.mark.parametrize(
     "more, sentence",
     [
-        (["--methods", "snapcv"], "There is no method 'snapcv'"),
+        (["--methods", "snapcv"], "There is no method 'snapcv'. Did you mean snapkv?"),
         (["--methods", "snapkv,snapkv"], "snapkv is chosen twice"),
         (["--methods", "snapkv:widow=3"], "has no option 'widow'"),
         (["--budgets", "0"], "A budget is a share above 0 and up to 1"),
@@ -73,24 +101,69 @@ def test_writes_what_it_found(document, tiny_model_loads, tmp_path):
         (["--budgets", ""], "Choose at least one budget"),
         (["--max-new-tokens", "0"], "a whole number from 1 up, not 0"),
         (["--measures", "accuracy"], "There is no measure 'accuracy'"),
-        (["--question", "  "], "Ask a question about the document."),
+        (["--seed", "1180591620717411303424"], "The seed is a whole number from 0 to"),
+        (["--seed", "-5"], "The seed is a whole number from 0 to"),
+        (["--temperature", "nan"], "The temperature is a number from 0 up"),
+        (["--evict-every", "0"], "after which is evicted again is a whole number from 1 up"),
         (["--json", "no/such/folder/out.json"], "There is no folder"),
+        (["--save", "/proc/x"], "/proc: No such file"),
+        (["--json", "."], "is a folder; give the name of a file"),
+        (["--json", "x" * 5000], "cannot be written: File name too long"),
+        (["--document", "no/such.txt"], "There is no file no/such.txt."),
+        (["--document", "."], ". is a folder; give a text file."),
+        (["--document", "x" * 5000], "cannot be read: File name too long"),
+        (["--document", "/proc/self/mem"], "/proc/self/mem cannot be read"),
     ],
 )
-def test_bad_input_is_one_sentence_and_code_2(document, tiny_model_loads, capsys, more, sentence):
-    assert compare(document, *more) == 2
-    captured = capsys.readouterr()
-    assert sentence in captured.err and captured.err.startswith("kvviz: ")
-    assert captured.err.strip().count("\n") == 0 and "Traceback" not in captured.err
+def test_bad_input_is_one_sentence_and_code_2_before_a_model_is_loaded(
+    document, no_model_loads, capsys, more, sentence
+):
+    refused(capsys, compare(document, *more), sentence)
 
 
-def test_a_missing_or_empty_document(tmp_path, tiny_model_loads, capsys):
-    assert compare(tmp_path / "none.txt") == 2
-    assert "There is no file" in capsys.readouterr().err
+def test_a_blank_question_or_too_many_answers(document, tiny_model_loads, capsys, monkeypatch):
+    refused(capsys, compare(document, "--question", "  "), "Ask a question about the document.")
+    monkeypatch.setenv("KVVIZ_MAX_VARIANTS", "2")
+    refused(capsys, compare(document), "2 methods at 3 budgets are 6 answers; at most 2 are decoded")
+    monkeypatch.setenv("KVVIZ_MAX_TOKENS", "abc")
+    refused(capsys, compare(document), "KVVIZ_MAX_TOKENS is 'abc'")
+
+
+def test_an_empty_document(tmp_path, no_model_loads, capsys, monkeypatch):
     empty = tmp_path / "empty.txt"
     empty.write_text(" \n")
-    assert compare(empty) == 2
-    assert "Paste or upload a document first." in capsys.readouterr().err
+    refused(capsys, compare(empty), f"There is no text in {empty}.")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"")))
+    refused(capsys, compare("-"), "There is no text in standard input.")
+
+
+def test_a_pipe_is_read_as_a_document(document, tiny_model_loads, tmp_path, capsys):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = subprocess.Popen(["cp", str(document), str(pipe)])
+    assert compare(pipe, "--budgets", "0.5") == 0
+    assert writer.wait() == 0
+
+
+def test_an_endless_document_is_refused(no_model_loads, capsys, monkeypatch):
+    monkeypatch.setenv("KVVIZ_MAX_UPLOAD_BYTES", "1M")
+    refused(capsys, compare("/dev/zero"), "at most 1,048,576 are read")
+
+
+def test_a_full_disk_leaves_no_half_of_a_file(document, tiny_model_loads, tmp_path, capsys, monkeypatch):
+    assert compare(document, "--budgets", "0.5", "--json", "/dev/full") == 2
+    captured = capsys.readouterr()
+    assert "/dev/full cannot be written: No space left on device." in captured.err
+
+    def full(comparison, path):
+        path.write_text("half")
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(kvviz.Comparison, "to_json", full)
+    out = tmp_path / "out.json"
+    out.write_text("before")
+    assert compare(document, "--budgets", "0.5", "--json", str(out)) == 2
+    assert out.read_text() == "before" and len(list(tmp_path.iterdir())) == 2
 
 
 def test_unknown_model_is_refused(document, capsys, monkeypatch):
@@ -99,21 +172,132 @@ def test_unknown_model_is_refused(document, capsys, monkeypatch):
     assert "Traceback" not in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("device", ["meta", "mps", "xyz"])
+def test_a_device_that_is_not_served_is_refused(document, capsys, device):
+    refused(capsys, compare(document, "--device", device), "choose auto, cpu or cuda")
+
+
 def test_control_characters_of_an_answer_do_not_reach_the_terminal():
     assert terminal.printable("a\x1b[31mb\nc") == "a?[31mb c"
 
 
-def test_help_and_list_of_methods(capsys):
+def test_notes_say_whose_they_are(document, tiny_model_loads, capsys):
+    assert compare(document, "--methods", "dropkv,snapkv", "--budgets", "0.5") == 0
+    notes = [line for line in capsys.readouterr().out.splitlines() if line.startswith("Note: ")]
+    assert any(line.startswith("Note: DropKV: ") for line in notes)
+
+
+def test_help_version_and_list_of_methods(capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main(["compare", "--help"])
     assert stop.value.code == 0
-    assert "tokens per KV head" in " ".join(capsys.readouterr().out.split())
+    told = " ".join(capsys.readouterr().out.split())
+    assert "what is kept: shares (0.2 or 20%) or whole numbers of tokens per KV head" in told
+    with pytest.raises(SystemExit) as stop:
+        cli.main(["--version"])
+    assert stop.value.code == 0 and capsys.readouterr().out.strip() == f"kvviz {kvviz.__version__}"
     assert cli.main(["methods"]) == 0
     assert "criticalkv" in capsys.readouterr().out
+    assert cli.main(["methods", "--json"]) == 0
+    rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["snapkv"]["label"] == "SnapKV" and "window" in str(rows["snapkv"]["options"])
+
+
+@pytest.mark.parametrize("command", list(cli.COMMANDS))
+def test_every_command_has_help(command, capsys):
+    with pytest.raises(SystemExit) as stop:
+        cli.main([command, "--help"])
+    assert stop.value.code == 0 and "usage: kvviz" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "arguments, sentence",
+    [
+        (["niah", "--texts", "x"], "The texts are of 0, 1 and 2, separated by commas, not 'x'."),
+        (["niah", "--texts", ""], "The texts are of 0, 1 and 2"),
+        (["niah", "--texts", "0.5"], "The texts are of 0, 1 and 2"),
+        (["niah", "--tokens", "0"], "The length of the text in tokens is a whole number from 100 up, not 0."),
+        (["niah", "--methods", "snapk"], "Did you mean snapkv?"),
+        (["niah", "--budgets", "2.5"], "A budget is a share above 0 and up to 1"),
+        (["niah", "--json", "/nope/x"], "There is no folder /nope"),
+        (["bench", "peers", "--json", "/nope/x"], "There is no folder /nope"),
+        (["bench", "peers", "--tokens", "0"], "The prompt length in tokens is a whole number from 200 up"),
+        (["calibrate", "indexmem", "--seed", str(10**20)], "The seed is a whole number from 0 to"),
+        (["calibrate", "qfilters", "--steps", "0"], "The number of steps is a whole number from 1 up"),
+        (["calibrate", "qfilters", "--out", __file__], "is a file; give a folder."),
+        (["calibrate", "qfilters", "--out", "/proc/x"], "Nothing can be written to /proc/x"),
+        (["serve", "--port", "99999"], "A port lies between 1 and 65535, not 99999."),
+        (["serve", "--port", "-1"], "A port lies between 1 and 65535, not -1."),
+        (["serve", "--host", "no.such.host.invalid"], "Port 7860 at no.such.host.invalid cannot be used"),
+    ],
+)
+def test_other_commands_check_before_they_compute(no_model_loads, capsys, monkeypatch, arguments, sentence):
+    monkeypatch.delenv("GRADIO_SERVER_PORT", raising=False)
+    refused(capsys, cli.main(arguments), sentence)
+
+
+def test_a_text_longer_than_the_model_reads_is_refused_before_it_is_written(tiny_model_loads, capsys):
+    assert cli.main(["niah", "--tokens", "100000000", "--quiet"]) == 2
+    assert "tokens; a text of 100,000,000 does not fit." in capsys.readouterr().err
+
+
+def test_a_port_in_use_is_one_sentence(capsys, monkeypatch):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        refused(capsys, cli.main(["serve", "--port", str(port)]), f"Port {port} at 127.0.0.1 is in use.")
+        monkeypatch.setenv("GRADIO_SERVER_PORT", "abc")
+        refused(capsys, cli.main(["serve"]), "GRADIO_SERVER_PORT is 'abc'; it must be a whole number.")
+
+
+def test_an_interrupt_before_the_first_row_of_a_grid_ends_with_130(tiny_model_loads, capsys, monkeypatch):
+    def pressed_at_once(self):
+        cancel = enter(self)
+        cancel.set()
+        return cancel
+
+    enter = terminal.interruptible.__enter__
+    monkeypatch.setattr(terminal.interruptible, "__enter__", pressed_at_once)
+    words = {"document": "The code is 58213. " * 9, "question": "Which?", "expected": "58213"}
+    case = SimpleNamespace(**words, text=0, depth=0.5)
+    monkeypatch.setattr("kvviz.evaluate.grid.needle_cases", lambda *args: [case, case])
+    assert cli.main(["niah", "--methods", "snapkv", "--tokens", "200", "--quiet"]) == 130
+    assert capsys.readouterr().err == "kvviz: interrupted.\n"
+
+
+def kvviz_process(*arguments, **environment):
+    return subprocess.Popen(
+        [sys.executable, "-m", "kvviz", *arguments],
+        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env={**os.environ, **environment},
+    )  # fmt: skip
 
 
 def test_a_wrong_flag_ends_with_code_2():
+    done = kvviz_process("compare")
+    _, err = done.communicate()
+    assert done.returncode == 2 and b"required" in err
+
+
+def test_a_reader_that_goes_away_is_no_error():
+    process = kvviz_process("methods")
+    process.stdout.close()
+    assert process.stderr.read() == b"" and process.wait() == 141
+
+
+def test_a_full_output_is_one_sentence():
+    with open("/dev/full", "wb") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "kvviz", "methods"], cwd=ROOT, stdout=full, stderr=subprocess.PIPE
+        )
+    assert done.returncode == 2 and done.stderr == b"kvviz: No space left on device.\n"
+
+
+@pytest.mark.parametrize("encoding", ["cp1252", "ascii"])
+def test_letters_that_an_old_code_page_lacks_are_replaced(encoding):
+    code = "import sys; from kvviz import cli; print; cli.main(['methods']); print('\\u4f60 ⏎')"
     done = subprocess.run(
-        [sys.executable, "-m", "kvviz", "compare"], cwd=ROOT, capture_output=True, text=True
-    )
-    assert done.returncode == 2 and "required" in done.stderr
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True,
+        env={**os.environ, "PYTHONIOENCODING": encoding},
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stderr == b"" and b"? ?" in done.stdout

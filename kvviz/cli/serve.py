@@ -1,0 +1,17 @@
+"""`kvviz serve`: the browser app."""
+
+from __future__ import annotations
+
+import argparse
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--port", type=int, default=None, help="default: 7860")
+    parser.add_argument("--host", default=None, help="default: 127.0.0.1, this machine only")
+
+
+def run(args: argparse.Namespace) -> int:
+    from kvviz.ui import launch
+
+    launch(host=args.host, port=args.port)
+    return 0
