@@ -231,7 +231,7 @@ def report_html(
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(title)}</title><style>{_STYLE}</style></head><body>\n"
         f"<h1>{html.escape(title)}</h1>\n<section>{lines}"
-        f"<p class=muted>{html.escape(caution(c, a))}</p></section>\n"
+        f"<p class=muted>{html.escape(caution(c, [m for m in (a, b) if m], k))}</p></section>\n"
         f"<h2>Answers</h2>{_answers_html(c)}\n"
         f"{''.join(plots)}\n"
         f"<h2>Question</h2><pre>{html.escape(c.prompt.question)}</pre>\n"

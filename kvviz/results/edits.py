@@ -40,29 +40,36 @@ def _row(c: Comparison, name: str, v: Variant) -> dict[str, Any]:
 
 
 def sentence(c: Comparison, before: Variant, tried: Sequence[Variant], edits: Sequence[Any]) -> str:
-    """The outcome beside its controls; the only place where a change may be called a change."""
+    """What changed, beside its controls. It names no cause: an edit shows an effect, not what it was for."""
     kinds = {edit.kind for edit in edits}
     doing, noun = {"pin": ("pinning", "pins"), "evict": ("evicting", "evictions")}.get(
         kinds.pop() if len(kinds) == 1 else "", ("editing", "edits")
     )
-    what, controls = what_words(c, edits), len(tried) - 1
+    what = what_words(c, edits)
+    cut = any(v.finished == "cancelled" for v in (c.full, before, *tried))
+    said = "" if cut else _outcome(c, before, tried, f"{doing} {what}", noun, what)
+    return " ".join(filter(None, (said, _change(c, before, tried, f"{doing} {what}", noun))))
+
+
+def _outcome(c: Comparison, before: Variant, tried: Sequence[Variant], deed: str, noun: str, what: str):
+    """Right or wrong after the edit and its controls, as far as this can be judged."""
+    controls = len(tried) - 1
     if not c.expected:
         same = [v.token_ids == c.full.token_ids for v in tried]
         said = "is the full cache's, token for token" if same[0] else "differs from the full cache's"
         return (
-            f"After {doing} {what}, the answer {said}; with random {noun} it was the same as the "
+            f"After {deed}, the answer {said}; with random {noun} it was the same as the "
             f"full cache's in {sum(same[1:])} of {controls}."
         )
+    expected = text.quoted(c.expected)
+    if verdict(c.full.text, c.expected) == "wrong":
+        return f"The full cache misses {expected} itself, so there is no right or wrong here."
     right = [verdict(v.text, c.expected) == "right" for v in tried]
     was = verdict(before.text, c.expected) == "right"
     by_chance = sum(right[1:])
-    if doing == "pinning" and not right[0] and not was:
-        return f"Pinning {what} did not bring the answer back: what was lost lies elsewhere."
     state = "contains" if right[0] else "no longer contains" if was else "does not contain"
-    said = (
-        f"After {doing} {what}, the answer {state} '{c.expected}'; with random {noun} it did in "
-        f"{by_chance} of {controls}."
-    )
+    said = f"After {deed}, the answer {state} {expected}; "
+    said += f"with random {noun} it did in {by_chance} of {controls}."
     if was and right[0]:
         said += " It did before the edit as well."
     elif right[0] and by_chance == controls:
@@ -70,10 +77,26 @@ def sentence(c: Comparison, before: Variant, tried: Sequence[Variant], edits: Se
     return said
 
 
+def _change(c: Comparison, before: Variant, tried: Sequence[Variant], deed: str, noun: str) -> str:
+    """What became of the text and of KL, as far as they are known."""
+    after, controls = tried[0], tried[1:]
+    if after.text == before.text:
+        said = [f"The text did not change with {deed}."]
+    else:
+        said = [f"The answer went from {text.quoted(before.text)} to {text.quoted(after.text)}."]
+    means = [mean_kl(v.kl, c.prompt.protocol) for v in (before, *tried)]
+    if all(m is not None for m in means):
+        was, now, *others = (text.kl_number(m) for m in means)
+        beside = f", {text.span_names(others)} with random {noun}" if controls else ""
+        said.append(f"KL was {was} before and is {now} after{beside} (nats/token).")
+    return " ".join(said)
+
+
 def what_words(c: Comparison, edits: Sequence[Any]) -> str:
-    """ "M1 in all heads", "tokens 4 to 9 and 1 more in layer 7"."""
+    """ "“58213” (M1) in all heads", "tokens 4 to 9 and 1 more in layer 7"."""
     first = edits[0]
-    name = next((m.name for m in c.marks if (m.start, m.end) == (first.start, first.end)), "")
+    marks = (m for m in c.marks if (m.start, m.end) == (first.start, first.end))
+    name = next((f"{text.quoted(m.text, 40)} ({m.name})" for m in marks), "")
     if not name:
         one = first.end - first.start == 1
         name = f"token {first.start}" if one else f"tokens {first.start} to {first.end - 1}"

@@ -10,7 +10,10 @@ An example that repeats its question with the needle at several places stores th
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
+
+import numpy as np
 
 from kvviz.engine.ask import Ask
 from kvviz.results import words as text
@@ -21,7 +24,6 @@ from kvviz.results.marks import group_holders, groups
 from kvviz.results.words import span_names
 from kvviz.types import QUESTION_AWARE, Variant
 
-END = "end of the answer"
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -45,21 +47,45 @@ def finding(
     return [line for line in lines if line]
 
 
-def caution(c: Comparison, a: str) -> str:
+def caution(c: Comparison, methods: Sequence[str], k: float | int) -> str:
     """What the finding cannot say: one document, one question, and what later tokens may carry."""
-    decoding = Ask.of_settings(c.settings).decoding
-    words = f"One document, one question, {c.model.id}, {c.prompt.protocol}, {decoding}."
-    if c.prompt.protocol == QUESTION_AWARE:
-        return (
-            "Later tokens were read while everything was still there, so they may carry part of "
-            f"what was dropped. {words}"
-        )
-    return words
+    ask = Ask.of_settings(c.settings)
+    aware = c.prompt.protocol == QUESTION_AWARE
+    said = []
+    if any(_evicted(c, method, k) for method in methods):
+        if aware:
+            said.append(
+                "Later tokens were read while everything was still there, so they may carry part of what "
+                "was dropped."
+            )
+        else:
+            readers = [text.label(c, m) for m in methods if _reads_window(c, m)]
+            if readers:
+                verb = "reads" if len(readers) == 1 else "read"
+                names = text.span_names(readers)
+                said.append(f"The question comes later: {names} {verb} the end of the document instead.")
+    if aware:
+        said.append("The question was known while compressing: this cache serves this one question.")
+    words = ["One document", "one question", text.isolated(c.model.id), c.prompt.protocol, ask.decoding]
+    if ask.evict_every:
+        words.append(f"evicting again every {text.count(ask.evict_every)} tokens while writing")
+    return " ".join([*said, ", ".join(words) + "."])
+
+
+def _evicted(c: Comparison, method: str, k: float | int) -> bool:
+    """Did the method drop anything at this budget? True where that is not known."""
+    counts = head_counts(c, method, k)
+    return counts is None or bool((counts < head_counts(c, "full", 1.0)).any())
+
+
+def _reads_window(c: Comparison, method: str) -> bool:
+    options = next((v.options for v in c.variants if v.method == method), {})
+    return bool(options.get("window"))
 
 
 def notices(c: Comparison, methods: Sequence[str], k: float | int) -> list[str]:
-    """Limits reached at this budget, one sentence each."""
-    said = []
+    """What was known without the text, equal kept sets, limits reached at this budget: a sentence each."""
+    said = [sentence for sentence in (_known_before(c), _equal_sets(c, methods, k)) if sentence]
     for method in methods:
         label = text.label(c, method)
         counts, full = head_counts(c, method, k), head_counts(c, "full", 1.0)
@@ -83,9 +109,30 @@ def notices(c: Comparison, methods: Sequence[str], k: float | int) -> list[str]:
     return said
 
 
-def _quoted(expected: str) -> str:
-    """The expected answer in a sentence: on one line, not endless."""
-    return f"'{text.shortened(expected, 60)}'"
+def _known_before(c: Comparison) -> str:
+    """The expected answer is right but stands nowhere in the document."""
+    if not _has_expected(c.expected) or c.marks or verdict(c.full.text, c.expected) != "right":
+        return ""
+    if _stands_in(c.prompt.document, c.expected):
+        return ""
+    quoted = text.quoted(c.expected)
+    return f"{quoted} does not occur in the document: the model may have known it, whatever was evicted."
+
+
+@lru_cache(maxsize=8)
+def _stands_in(document: str, expected: str) -> bool:
+    return verdict(document, expected) == "right"
+
+
+def _equal_sets(c: Comparison, methods: Sequence[str], k: float | int) -> str:
+    """Two methods that keep the same entries are one method at this budget."""
+    if len(methods) != 2 or not all(_evicted(c, m, k) for m in methods):
+        return ""
+    sets = [packed(c, method, k) for method in methods]
+    if any(s is None for s in sets) or not np.array_equal(*sets):
+        return ""
+    names = text.span_names([text.label(c, m) for m in methods])
+    return f"{names} keep the very same entries at {text.budget_name(c, k)}: they are one method here."
 
 
 def _has_expected(expected: str | None) -> bool:
@@ -94,14 +141,32 @@ def _has_expected(expected: str | None) -> bool:
 
 def _answers(c: Comparison, methods: list[str], k, expected: str | None) -> str:
     variants = [c.variant(method, k) for method in methods]
-    decoded = all(v is not None for v in variants)
+    cut = _cut_off(c, variants)
+    if cut:
+        return cut
     if _has_expected(expected) and verdict(c.full.text, expected) == "wrong":
         return _full_misses(c, methods, variants, k, expected)
-    if not decoded:
+    if any(v is None for v in variants):
         return f"Answers at {text.budget_name(c, k)} are not decoded yet."
-    if _has_expected(expected):
-        return _against_expected(c, methods, variants, k, expected)
-    return "; ".join(_against_full(c, v) for v in variants) + "."
+    said = (
+        _against_expected(c, methods, variants, k, expected)
+        if _has_expected(expected)
+        else "; ".join(_against_full(c, v) for v in variants) + "."
+    )
+    return " ".join(filter(None, (said, settings_apart(c, variants))))
+
+
+def _cut_off(c: Comparison, variants: Sequence[Variant | None]) -> str:
+    """A run that was stopped shows no finding of the answers it cut off."""
+    if c.full.finished == "cancelled":
+        return (
+            "This run was stopped before the full cache's answer was complete: nothing is compared with it."
+        )
+    cut = [f"{text.label(c, v.method)}'s" for v in variants if v is not None and v.finished == "cancelled"]
+    if not cut:
+        return ""
+    answers = "answer was" if len(cut) == 1 else "answers were"
+    return f"This run was stopped before {text.span_names(cut)} {answers} complete."
 
 
 def _full_misses(c, methods, variants: list[Variant | None], k, expected: str) -> str:
@@ -109,6 +174,8 @@ def _full_misses(c, methods, variants: list[Variant | None], k, expected: str) -
         "With the full cache the model already misses the expected answer, so this run cannot "
         "show who loses it."
     )
+    if c.full.finished == "length":
+        said += f" (It was cut at {text.count(len(c.full.token_ids))} tokens: a longer answer may reach it.)"
     if any(v is None for v in variants):
         return f"{said} Answers at {text.budget_name(c, k)} are not decoded yet."
     means = [mean_kl(v.kl, c.prompt.protocol) for v in variants]
@@ -124,39 +191,98 @@ def _full_misses(c, methods, variants: list[Variant | None], k, expected: str) -
 
 
 def _against_expected(c, methods, variants: list[Variant], k, expected: str) -> str:
-    name, quoted = text.budget_name(c, k), _quoted(expected)
+    name, quoted = text.budget_name(c, k), text.quoted(expected)
     has = [verdict(v.text, expected) == "right" for v in variants]
     labels = [text.label(c, m) for m in methods]
     if all(has):
         smallest = [f"{label} {_smallest(c, method, expected)}" for label, method in zip(labels, methods)]
         who = "both answers contain" if len(methods) == 2 else f"{labels[0]}'s answer contains"
         return f"At {name}, {who} {quoted}. Smallest budget decoded that still does: {', '.join(smallest)}."
+    again = "".join(_again(c, m, k, expected) for m, found in zip(methods, has) if not found)
     if not any(has):
         if len(methods) == 2:
-            return f"At {name}, neither answer contains {quoted}."
-        return f"At {name} kept, {labels[0]}'s answer no longer contains {quoted}."
+            return f"At {name}, neither answer contains {quoted}.{again}"
+        return f"At {name} kept, {labels[0]}'s answer no longer contains {quoted}.{again}"
     lost, kept_it = (0, 1) if has[1] else (1, 0)
     return (
         f"At {name} kept, {labels[lost]}'s answer no longer contains {quoted}; "
-        f"{labels[kept_it]}'s still does."
+        f"{labels[kept_it]}'s still does.{again}"
     )
 
 
+def _by_answer(c: Comparison, method: str, expected: str) -> tuple[list, list]:
+    """Decoded budgets whose answer contains it, and those whose answer does not, largest first."""
+    answers = [v for v in c.variants if v.method == method and v.finished != "cancelled"]
+    answers.sort(key=lambda v: -c.share(v.budget))
+    has = [v.budget for v in answers if verdict(v.text, expected) == "right"]
+    return has, [v.budget for v in answers if v.budget not in has]
+
+
+def _names(c: Comparison, budgets: Sequence[float | int]) -> str:
+    return text.span_names([text.budget_name(c, b) for b in budgets])
+
+
 def _smallest(c: Comparison, method: str, expected: str) -> str:
-    containing = [v.budget for v in c.variants if v.method == method and verdict(v.text, expected) == "right"]
-    return text.budget_name(c, min(containing, key=c.share))
+    """ "5%", or "2% (lost at 20% and 10%)" where larger budgets lose what a smaller one keeps."""
+    has, lacks = _by_answer(c, method, expected)
+    lost = [b for b in lacks if c.share(b) > c.share(has[-1])]
+    said = text.budget_name(c, has[-1])
+    return f"{said} (lost at {_names(c, lost)})" if lost else said
+
+
+def _again(c: Comparison, method: str, k: float | int, expected: str) -> str:
+    """ " SnapKV's does at 2% again." where a smaller budget has what this one lost."""
+    smaller = [b for b in _by_answer(c, method, expected)[0] if c.share(b) < c.share(k)]
+    return f" {text.label(c, method)}'s does again at {_names(c, smaller)}." if smaller else ""
+
+
+_SETTINGS = ("window", "pool", "pool_kind", "group", "protect", "allocation")
+
+
+def settings_apart(c: Comparison, variants: Sequence[Variant]) -> str:
+    """Settings that two methods both have and that differ: what they show is not their formulas alone."""
+    if len(variants) != 2:
+        return ""
+    one, other = (v.options for v in variants)
+    apart = [name for name in _SETTINGS if name in one and name in other and one[name] != other[name]]
+    if not apart:
+        return ""
+    sides = [f"{text.label(c, v.method)} {_settings_words(v.options, apart)}" for v in variants]
+    return f"They differ in settings as well: {'; '.join(sides)}."
+
+
+def _settings_words(options: Mapping[str, Any], names: Sequence[str]) -> str:
+    words = {
+        "window": lambda v: f"window {v}",
+        "pool": lambda v: f"pooling over {v}",
+        "pool_kind": lambda v: {"avg": "average pooling", "max": "maximum pooling"}.get(v, "no pooling"),
+        "group": lambda v: f"{v} over query heads",
+        "protect": lambda v: f"{v or 'no further'} tokens protected",
+        "allocation": lambda v: f"{v} allocation",
+    }
+    return ", ".join(words[name](options[name]) for name in names)
 
 
 def _against_full(c: Comparison, v: Variant) -> str:
-    at = first_difference(v, c.full)
+    label, at = text.label(c, v.method), first_difference(v, c.full)
+    if c.prompt.protocol == QUESTION_AWARE and at is None and len(c.full.token_ids) == 1:
+        return f"{label}'s answer is one token, which was chosen before anything was evicted"
     if at is None:
-        return f"{text.label(c, v.method)} gives the full cache's answer token for token"
-    own, full = _token(v.tokens, at), _token(c.full.tokens, at)
-    return f"{text.label(c, v.method)} first differs at token {at} ({own} instead of {full})"
+        return f"{label} gives the full cache's answer token for token"
+    before = "".join(c.full.tokens[:at]).strip()
+    if at >= len(v.tokens):
+        return f"{label}'s answer ends after {_ending(before)}, where the full cache's goes on"
+    if at >= len(c.full.tokens):
+        return f"{label}'s answer goes on where the full cache's ends"
+    if not before:
+        return f"{label}'s answer goes another way from its first word"
+    return f"{label}'s answer goes another way after {_ending(before)}"
 
 
-def _token(tokens: list[str], at: int) -> str:
-    return f"'{text.plain(tokens[at])}'" if at < len(tokens) else END
+def _ending(words: str, limit: int = 40) -> str:
+    """The last words of a piece of text, quoted."""
+    words = " ".join(words.split())
+    return text.quoted(words if len(words) <= limit else "…" + words[-limit:].lstrip())
 
 
 def _marks(c: Comparison, methods: list[str], k, expected: str | None) -> str:
@@ -167,8 +293,10 @@ def _marks(c: Comparison, methods: list[str], k, expected: str | None) -> str:
     held = [group_holders(c, method, k, marks) for method in methods]
     if any(h is None for h in held):
         return ""
-    names = [m.name for m in marks]
-    what = f"all of {names[0]}" if len(names) == 1 else f"at least one of {', '.join(names)}"
+    names, quoted = [m.name for m in marks], text.quoted(marks[0].text, 40)
+    what = (
+        f"all of {quoted} ({names[0]})" if len(names) == 1 else f"{quoted} at {text.span_names(names, 'or')}"
+    )
     first, *rest = held
     said = f"{text.label(c, methods[0])} holds {what} in {text.count(first.count)} of "
     said += f"{text.count(first.total)} KV heads"
@@ -179,7 +307,8 @@ def _marks(c: Comparison, methods: list[str], k, expected: str | None) -> str:
 def _held_and_answered(c, methods, held, k, expected: str | None) -> str:
     """What stands out when the marks held are put beside the answers; "" where nothing does."""
     variants = [c.variant(method, k) for method in methods]
-    if not _has_expected(expected) or verdict(c.full.text, expected) == "wrong":
+    unjudged = not _has_expected(expected) or verdict(c.full.text, expected) == "wrong"
+    if unjudged or _cut_off(c, variants):
         return ""
     said: dict[str, list[str]] = {}
     for method, h, v in zip(methods, held, variants):
@@ -210,7 +339,7 @@ def _overlap(c: Comparison, methods: list[str], k) -> str:
 
 def _effect(c: Comparison, methods: list[str], k, expected: str | None) -> str:
     variants = [c.variant(method, k) for method in methods]
-    if any(v is None for v in variants):
+    if any(v is None for v in variants) or _cut_off(c, variants):
         return ""
     if _has_expected(expected) and verdict(c.full.text, expected) == "wrong":
         return ""  # the first sentence has the figures already

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+import unicodedata
 
 import numpy as np
 
+from kvviz.identity import MethodRef, option_text
 from kvviz.results.comparison import Comparison
 
 MISSING = "–"
@@ -109,16 +111,59 @@ def seconds(x: float | None) -> str:
     return f"{whole} s" if whole < 100 else f"{whole // 60} min {whole % 60} s"
 
 
+MOST_LABEL = 30  # characters of a method's name in a figure
+
+
 def label(c: Comparison, method: str) -> str:
-    """What a method is called in sentences: its label, with its options where two share a label."""
-    labels = c.labels
-    if method not in labels:
-        return method
-    own = labels[method]
-    if sum(other == own for other in labels.values()) == 1:
-        return own
-    options = method.partition(":")[2]
-    return f"{own} ({options})" if options else own
+    """What a method is called: short, unlike any other of this run's, safe inside a sentence."""
+    return labels(c).get(method, isolated(method))
+
+
+def labels(c: Comparison) -> dict[str, str]:
+    """{method: short label}. Methods of one id differ by the options that set them apart, or, where that
+    would be long, by a number; all their options stand in `Comparison.labels` and in tables.
+    """
+    own = {method: isolated(name) for method, name in c.labels.items()}
+    found = {}
+    for method, name in own.items():
+        alike = [m for m in own if own[m] == name]
+        doubled = "allocation=" in name and " with " in name
+        found[method] = name if len(alike) == 1 and len(name) <= MOST_LABEL and not doubled else ""
+    for method in (m for m, name in found.items() if not name):
+        found[method] = _told_apart(c, method, own)
+    for number, (method, name) in enumerate(found.items(), 1):  # a stranger's labels may still be alike
+        if sum(other == name for other in found.values()) > 1:
+            found[method] = f"{shortened(name, MOST_LABEL - 4)} {number}"
+    return found
+
+
+def _told_apart(c: Comparison, method: str, own: dict[str, str]) -> str:
+    """ "SnapKV (group=max)" against "SnapKV (group=mean)"; "SnapKV 2" where this would be long."""
+    ref = MethodRef.parse(method)
+    plain = own[method].partition(" (")[0].partition(" with ")[0]
+    family = [MethodRef.parse(m) for m in c.methods if MethodRef.parse(m).id == ref.id]
+    apart = [k for k, v in ref.options if any((k, v) not in r.options for r in family)]
+    words = ", ".join(f"{name}={option_text(ref.given[name])}" for name in apart)
+    made = f" + {ref.made}" if ref.made else ""
+    said = f"{plain} ({isolated(words)}){made}" if words else f"{plain}{made}"
+    if len(said) <= MOST_LABEL or len(family) == 1:
+        return shortened(said, MOST_LABEL)
+    return f"{shortened(plain, MOST_LABEL - 4)} {1 + family.index(ref)}"
+
+
+def isolated(words: str) -> str:
+    """Text from a document or a file inside a sentence: it can neither turn the sentence round nor hide.
+
+    Characters that steer direction become boxes; text that runs right to left is set apart.
+    """
+    words = "".join("\u25af" if _steers(ch) else ch for ch in words)
+    if any(unicodedata.bidirectional(ch) in ("R", "AL", "AN") for ch in words):
+        return f"\u2068{words}\u2069"
+    return words
+
+
+def _steers(ch: str) -> bool:
+    return ch in "\u061c\u200e\u200f" or "\u202a" <= ch <= "\u202e" or "\u2066" <= ch <= "\u2069"
 
 
 def budget_share(x: float) -> str:

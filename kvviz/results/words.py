@@ -16,9 +16,11 @@ from kvviz.results.formats import (
     budget_name,
     budget_share,
     count,
+    isolated,
     kl,
     kl_number,
     label,
+    labels,
     mb,
     place,
     relative_error,
@@ -39,13 +41,16 @@ __all__ = [
     "count",
     "entries_words",
     "excerpt",
+    "isolated",
     "kept_bytes",
     "kl",
     "kl_number",
     "label",
+    "labels",
     "mb",
     "place",
     "plain",
+    "quoted",
     "relative_error",
     "run_line",
     "score",
@@ -126,14 +131,19 @@ def budget_triple(c: Comparison, method: str, k: float | int) -> str:
     return f"{budget_share(c.share(k))} kept · {entries_words(c, method, k)} · {amount} of {mb(c.bytes_full)}"
 
 
-def span_names(names: Sequence[str]) -> str:
+def span_names(names: Sequence[str], word: str = "and") -> str:
     """ "M1, M2 and M3"."""
     names = list(names)
-    return " and ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    return f" {word} ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
 
 
 def run_line(c: Comparison) -> str:
     """The run a picture is of: "smollm2-135m, float32 · 1,009 tokens · question-aware · 2026-12-02"."""
     date = str(c.settings.get("date") or "")[:10]
-    words = [f"{c.model.id}, {c.model.dtype}", f"{count(c.n)} tokens", c.prompt.protocol, date]
+    words = [f"{isolated(c.model.id)}, {c.model.dtype}", f"{count(c.n)} tokens", c.prompt.protocol, date]
     return " · ".join(filter(None, words))
+
+
+def quoted(words: str, limit: int = 60) -> str:
+    """Text from a run in a sentence: on one line, not endless, in quotation marks."""
+    return f"“{isolated(shortened(words, limit))}”"

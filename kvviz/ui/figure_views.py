@@ -97,7 +97,7 @@ def finding_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, An
     methods = [chosen.a] + ([chosen.b] if chosen.b else [])
     return {
         "lines": finding(c, chosen.a, chosen.b, chosen.budget),
-        "caution": caution(c, chosen.a),
+        "caution": caution(c, methods, chosen.budget),
         "notices": notices(c, methods, chosen.budget),
     }
 

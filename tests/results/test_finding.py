@@ -38,7 +38,7 @@ def test_full_cache_misses_the_answer():
 
 def test_one_lost_it_whichever_side():
     c = synthetic_comparison()
-    said = "At 10% kept, SnapKV's answer no longer contains '58213'; DropKV's still does."
+    said = "At 10% kept, SnapKV's answer no longer contains “58213”; DropKV's still does."
     assert finding(c, "snapkv", "dropkv", 0.1)[0] == said
     assert finding(c, "dropkv", "snapkv", 0.1)[0] == said
 
@@ -46,14 +46,14 @@ def test_one_lost_it_whichever_side():
 def test_both_have_it():
     c = synthetic_comparison()
     assert finding(c, "snapkv", "dropkv", 0.5)[0] == (
-        "At 50%, both answers contain '58213'. Smallest budget decoded that still does: "
+        "At 50%, both answers contain “58213”. Smallest budget decoded that still does: "
         "SnapKV 20%, DropKV 5%."
     )
 
 
 def test_both_lack_it():
     c = synthetic_comparison(right={"snapkv": 2, "dropkv": 2})
-    assert finding(c, "snapkv", "dropkv", 0.1)[0] == ("At 10%, neither answer contains '58213'.")
+    assert finding(c, "snapkv", "dropkv", 0.1)[0] == ("At 10%, neither answer contains “58213”.")
 
 
 def test_spelled_out_answers_count():
@@ -65,7 +65,7 @@ def test_spelled_out_answers_count():
 def test_one_method():
     c = synthetic_comparison()
     said = finding(c, "snapkv", None, 0.1)
-    assert said[0] == "At 10% kept, SnapKV's answer no longer contains '58213'."
+    assert said[0] == "At 10% kept, SnapKV's answer no longer contains “58213”."
     assert "DropKV" not in " ".join(said)
     assert finding(c, "snapkv", None, 0.5)[0].startswith("At 50%, SnapKV's answer contains")
 
@@ -73,7 +73,7 @@ def test_one_method():
 def test_without_an_expected_answer():
     c = synthetic_comparison(expected=None)
     assert finding(c, "snapkv", "dropkv", 0.1)[0] == (
-        "SnapKV first differs at token 3 ('·1947' instead of '·58213.'); "
+        "SnapKV's answer goes another way after “The code is”; "
         "DropKV gives the full cache's answer token for token."
     )
 
@@ -83,14 +83,116 @@ def test_an_answer_that_stops_early():
     v = c.variant("snapkv", 0.1)
     v.tokens, v.token_ids = c.full.tokens[:2], c.full.token_ids[:2]
     v.first_difference = 2
-    assert "differs at token 2 (end of the answer instead of" in finding(c, "snapkv", None, 0.1)[0]
+    said = finding(c, "snapkv", None, 0.1)[0]
+    assert said == "SnapKV's answer ends after “The code”, where the full cache's goes on."
+
+
+def test_an_answer_that_differs_from_the_start_or_goes_on():
+    c = synthetic_comparison(expected=None)
+    v = c.variant("snapkv", 0.1)
+    v.tokens, v.token_ids, v.first_difference = ["It", " was", " 5"], [1, 2, 3], 0
+    said = finding(c, "snapkv", None, 0.1)[0]
+    assert said == "SnapKV's answer goes another way from its first word."
+    v.tokens, v.token_ids = [*c.full.tokens, " And", " so"], [*c.full.token_ids, 7, 8]
+    v.first_difference = None
+    assert finding(c, "snapkv", None, 0.1)[0] == "SnapKV's answer goes on where the full cache's ends."
+
+
+def test_one_token_of_a_known_question_shows_nothing():
+    """It was chosen before anything was evicted."""
+    c = synthetic_comparison(expected=None, full_text="58213")
+    v = c.variant("snapkv", 0.1)
+    v.tokens, v.token_ids, v.first_difference = ["58213"], list(c.full.token_ids), None
+    said = finding(c, "snapkv", None, 0.1)[0]
+    assert said == "SnapKV's answer is one token, which was chosen before anything was evicted."
+
+
+def test_a_curve_that_rises_again_is_said():
+    c = synthetic_comparison(budgets=(0.5, 0.2, 0.1, 0.02))
+    for k, answer in ((0.5, "58213"), (0.2, "5"), (0.1, "12"), (0.02, "58213")):
+        c.variant("snapkv", k).text = answer
+    c.variant("dropkv", 0.02).text = "58213"
+    assert finding(c, "snapkv", "dropkv", 0.5)[0].startswith(
+        "At 50%, both answers contain “58213”. Smallest budget decoded that still does: "
+        "SnapKV 2% (lost at 20% and 10%), DropKV 2%."
+    )
+    said = finding(c, "snapkv", "dropkv", 0.1)[0]
+    assert said == (
+        "At 10% kept, SnapKV's answer no longer contains “58213”; DropKV's still does. "
+        "SnapKV's does again at 2%."
+    )
+
+
+def test_an_answer_that_stands_nowhere_in_the_text_is_said():
+    c = synthetic_comparison(marked=False, expected="Paris", full_text="It is Paris.")
+    said = "“Paris” does not occur in the document: the model may have known it, whatever was evicted."
+    assert said in notices(c, ["snapkv", "dropkv"], 0.1)
+    spelled = synthetic_comparison(marked=False, expected="58213")
+    object.__setattr__(spelled.prompt, "document", "the code is 5 8 2 1 3 here")
+    assert not any("does not occur" in line for line in notices(spelled, ["snapkv"], 0.1))
+
+
+def test_settings_that_differ_are_said_whenever_they_do():
+    c = synthetic_comparison()
+    assert not any("settings" in line for line in finding(c, "snapkv", "dropkv", 0.1))
+    c.variant("dropkv", 0.1).options.update(window=8, pool=11, pool_kind="max")
+    c.variant("snapkv", 0.1).options.update(pool_kind="avg")
+    assert finding(c, "snapkv", "dropkv", 0.1)[0].endswith(
+        " They differ in settings as well: SnapKV window 32, pooling over 7, average pooling; "
+        "DropKV window 8, pooling over 11, maximum pooling."
+    )
+    c.variant("streaming_llm", 0.1).options = {"sinks": 4}  # another formula, no setting in common
+    assert "settings" not in finding(c, "snapkv", "streaming_llm", 0.1)[0]
+
+
+@pytest.mark.parametrize("expected", [None, "58213"])
+def test_answers_that_were_cut_off_are_no_finding(expected):
+    c = synthetic_comparison(expected=expected)
+    c.variant("snapkv", 0.1).finished = "cancelled"
+    said = finding(c, "snapkv", "dropkv", 0.1)
+    assert said[0] == "This run was stopped before SnapKV's answer was complete."
+    assert "KL" not in " ".join(said) and "changed" not in " ".join(said)
+    c.full.finished, c.full.text = "cancelled", "The"
+    said = finding(c, "dropkv", "streaming_llm", 0.1)
+    assert said[0].startswith("This run was stopped before the full cache's answer was complete")
+    assert len(said) == 2
+
+
+def test_a_miss_at_the_length_limit_is_said_to_be_one():
+    c = synthetic_comparison(full_text="The code is 5821", right={})
+    c.full.finished = "length"
+    assert "(It was cut at 4 tokens: a longer answer may reach it.)" in finding(c, "snapkv", None, 0.1)[0]
+
+
+def test_equal_kept_sets_are_one_method_here():
+    c = synthetic_comparison()
+    one, other = (c.variant(m, 0.1).selection for m in ("snapkv", "dropkv"))
+    other.mask[:] = [m.copy() for m in one.mask]
+    for method in ("snapkv", "dropkv"):
+        c.kept_bits[method] = c.kept_bits["snapkv"]
+    said = "SnapKV and DropKV keep the very same entries at 10%: they are one method here."
+    assert said in notices(c, ["snapkv", "dropkv"], 0.1)
+    assert not any("very same" in line for line in notices(c, ["snapkv", "streaming_llm"], 0.1))
+
+
+def test_hostile_labels_and_ids_cannot_turn_a_sentence_round():
+    c = synthetic_comparison(expected="\u202e31285")
+    for v in c.variants:
+        if v.method == "snapkv":
+            v.label = "Snap\u202eKV\u2069"
+    object.__setattr__(c.model, "id", "\u05d0\u202e/x")
+    said = " ".join([*finding(c, "snapkv", "dropkv", 0.1), caution(c, ["snapkv"], 0.1)])
+    assert "\u202e" not in said
+    assert "Snap▯KV▯" in said
+    assert "\u2068\u05d0▯/x\u2069" in said  # right to left text is set apart
+    assert said.count("\u2068") == said.count("\u2069")
 
 
 def test_not_decoded():
     c = synthetic_comparison()
     said = finding(c, "snapkv", "dropkv", 0.15)
     assert said[0] == "Answers at 15% are not decoded yet."
-    assert said[1].startswith("SnapKV holds all of M1 in")
+    assert said[1].startswith("SnapKV holds all of “58213” (M1) in")
     assert len(said) == 2  # KL needs decoding
 
 
@@ -100,7 +202,7 @@ def test_counts_of_holders(a, b):
     hold(c, "snapkv", 0.1, a)
     hold(c, "dropkv", 0.1, b)
     said = finding(c, "snapkv", "dropkv", 0.1)[1]
-    assert said.startswith(f"SnapKV holds all of M1 in {a} of 18 KV heads, DropKV in {b}.")
+    assert said.startswith(f"SnapKV holds all of “58213” (M1) in {a} of 18 KV heads, DropKV in {b}.")
     most = "SnapKV: Most heads still hold it; the answer changed all the same."
     none = "DropKV: No head holds all of it; other tokens may carry the answer."
     assert (most in said) == (a >= 9)  # SnapKV lost the answer here
@@ -111,7 +213,7 @@ def test_held_sentences_need_no_name_when_one_method_is_shown():
     c = synthetic_comparison()
     hold(c, "snapkv", 0.1, 18)
     assert finding(c, "snapkv", None, 0.1)[1] == (
-        "SnapKV holds all of M1 in 18 of 18 KV heads. "
+        "SnapKV holds all of “58213” (M1) in 18 of 18 KV heads. "
         "Most heads still hold it; the answer changed all the same."
     )
 
@@ -121,7 +223,7 @@ def test_part_of_a_mark_does_not_count():
     hold(c, "snapkv", 0.1, 18)
     for layer in c.variant("snapkv", 0.1).selection.mask:
         layer[:, c.marks[0].start] = False
-    assert "SnapKV holds all of M1 in 0 of 18" in finding(c, "snapkv", None, 0.1)[1]
+    assert "SnapKV holds all of “58213” (M1) in 0 of 18" in finding(c, "snapkv", None, 0.1)[1]
 
 
 def test_several_places_of_the_answer_count_at_least_one():
@@ -132,7 +234,7 @@ def test_several_places_of_the_answer_count_at_least_one():
         layer[:, start:end] = index == 0
         layer[:, 200:205] = index == 1
     said = finding(c, "snapkv", None, 0.1)[1]
-    assert said.startswith("SnapKV holds at least one of M1a, M1b in 6 of 18 KV heads.")
+    assert said.startswith("SnapKV holds “58213” at M1a or M1b in 6 of 18 KV heads.")
 
 
 def test_overlap_without_a_mark():
@@ -190,17 +292,31 @@ def test_places_that_are_not_monotonic():
 
 
 def test_caution():
-    aware = caution(synthetic_comparison(), "snapkv")
+    aware = caution(synthetic_comparison(), ["snapkv"], 0.1)
     assert aware == (
         "Later tokens were read while everything was still there, so they may carry part of what "
-        "was dropped. One document, one question, test/tiny, question-aware, greedy."
+        "was dropped. The question was known while compressing: this cache serves this one question. "
+        "One document, one question, test/tiny, question-aware, greedy."
     )
     agnostic = synthetic_comparison(protocol="question-agnostic")
-    assert caution(agnostic, "snapkv") == (
+    assert caution(agnostic, ["snapkv"], 0.1) == (
+        "The question comes later: SnapKV reads the end of the document instead. "
         "One document, one question, test/tiny, question-agnostic, greedy."
     )
     agnostic.settings["temperature"] = 0.7
-    assert "sampled at temperature 0.7" in caution(agnostic, "snapkv")
+    assert "sampled at temperature 0.7" in caution(agnostic, ["snapkv"], 0.1)
+
+
+def test_no_caution_about_what_was_dropped_where_nothing_was():
+    c = synthetic_comparison(budgets=(1.0, 0.1))
+    assert "may carry part" not in caution(c, ["snapkv", "dropkv"], 1.0)
+    assert "this cache serves this one question" in caution(c, ["snapkv"], 1.0)
+
+
+def test_eviction_while_writing_is_said():
+    c = synthetic_comparison(evict_every=1)
+    c.settings["evict_every"] = 16
+    assert caution(c, ["snapkv"], 0.1).endswith("greedy, evicting again every 16 tokens while writing.")
 
 
 def test_notices():

@@ -1,5 +1,6 @@
 """Tokens and numbers as they are written."""
 
+import dataclasses
 import html
 import unicodedata
 
@@ -117,3 +118,41 @@ def test_two_variations_of_one_method_are_told_apart():
     assert text.label(c, "snapkv:window=16") == "SnapKV (window=16)"
     assert text.label(c, "snapkv") == "SnapKV"
     assert text.label(c, "streaming_llm") == "StreamingLLM"
+
+
+def labelled(*pairs):
+    """A run of these (method, label) pairs."""
+    c = synthetic_comparison(methods=("snapkv",), budgets=(0.2,))
+    one = c.variants[0]
+    c.variants[:] = [dataclasses.replace(one, method=m, label=label) for m, label in pairs]
+    return text.labels(c)
+
+
+def test_methods_keep_a_short_label_that_fits():
+    assert labelled(("snapkv", "SnapKV"), ("dropkv:window=16", "DropKV (window=16)")) == {
+        "snapkv": "SnapKV",
+        "dropkv:window=16": "DropKV (window=16)",
+    }
+
+
+def test_long_labels_say_only_what_sets_them_apart():
+    shared = "allocation=global,pool=5,pool_kind=max,window=16"
+    methods = [f"snapkv:group={g},{shared}" for g in ("max", "mean")]
+    made = labelled(*((m, f"SnapKV with global ({m.partition(':')[2]})") for m in methods))
+    assert list(made.values()) == ["SnapKV (group=max)", "SnapKV (group=mean)"]
+
+
+def test_labels_that_would_be_long_are_numbered():
+    options = [f"allocation=global,group=max,pool={p},pool_kind=max,window={p}" for p in (5, 7, 9)]
+    made = labelled(("snapkv", "SnapKV"), *((f"snapkv:{o}", f"SnapKV with global ({o})") for o in options))
+    assert list(made.values()) == ["SnapKV", "SnapKV 2", "SnapKV 3", "SnapKV 4"]
+    assert all(len(name) <= 30 for name in made.values())
+
+
+def test_every_label_is_short_and_its_own():
+    pairs = [("snapkv", "SnapKV"), ("snapkv:window=16", "SnapKV"), ("snapkv:window=32", "SnapKV")]
+    pairs += [("snapkv+edit1", "SnapKV + edit 1"), ("dropkv", "D" * 80), ("keydiff", "D" * 80)]
+    made = labelled(*pairs)
+    assert len(set(made.values())) == len(pairs)
+    assert all(len(name) <= 30 for name in made.values())
+    assert made["snapkv:window=16"] == "SnapKV (window=16)"

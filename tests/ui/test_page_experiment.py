@@ -27,11 +27,11 @@ RIGHT, WRONG = "It is 58213.", "It is 1947."
 
 @pytest.mark.parametrize(
     "before, after, controls, words",
-    [(WRONG, RIGHT, [WRONG] * 3, "contains '58213'; with random pins it did in 0 of 3."),
-     (WRONG, RIGHT, [RIGHT] * 3, "does not single out M1"),
-     (WRONG, WRONG, [WRONG] * 3, "did not bring the answer back"),
+    [(WRONG, RIGHT, [WRONG] * 3, "contains “58213”; with random pins it did in 0 of 3."),
+     (WRONG, RIGHT, [RIGHT] * 3, "does not single out “58213” (M1)"),
+     (WRONG, WRONG, [WRONG] * 3, "does not contain “58213”; with random pins it did in 0 of 3."),
      (RIGHT, RIGHT, [WRONG] * 3, "It did before the edit as well."),
-     (RIGHT, WRONG, [RIGHT] * 3, "no longer contains '58213'")],
+     (RIGHT, WRONG, [RIGHT] * 3, "no longer contains “58213”")],
 )  # fmt: skip
 def test_sentences(comparison, snapkv, before, after, controls, words):
     mark = comparison.marks[0]
