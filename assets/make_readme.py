@@ -6,7 +6,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from kvviz.methods import methods_table  # noqa: E402
+from kvviz.methods import methods_table
 
 BEGIN = "<!-- methods table: written by assets/make_readme.py, checked by a test -->\n"
 END = "<!-- end of methods table -->"

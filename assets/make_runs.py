@@ -1,13 +1,142 @@
-"""Remakes the stored example runs in assets/runs: `python assets/make_runs.py`. A test recomputes them."""
+"""Remakes the stored example runs in assets/runs: `python assets/make_runs.py`. A test recomputes them.
+
+They are what the page opens on: searched for, computed and labelled, never written by hand.
+
+The lighthouse run is chosen because methods disagree on it: budgets from small to large, then places, then
+texts, for the first case in which the full cache gives the expected answer, SnapKV does not, and another
+method does. Where no case fits there is an error, not a dull example.
+"""
+
+from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from kvviz.evaluate.stored import make  # noqa: E402
-from kvviz.results.edits import report  # noqa: E402
+import kvviz
+from kvviz.engine.experiment import Edit, try_edits
+from kvviz.errors import KvvizError
+from kvviz.evaluate.examples import examples
+from kvviz.evaluate.needles import DEPTHS, NeedleCase, needle_cases
+from kvviz.models import Model
+from kvviz.results.comparison import Comparison
+from kvviz.results.edits import report
+from kvviz.results.verdict import contains_expected
+from kvviz.types import QUESTION_AGNOSTIC, QUESTION_AWARE
+
+METHODS = ("snapkv", "criticalkv", "dropkv", "laprox", "keydiff", "streaming_llm")
+OTHER_METHODS = METHODS[:3] + METHODS[4:5]
+BUDGETS = (0.5, 0.3, 0.2, 0.1, 0.05)
+SEARCHED = (0.1, 0.2, 0.3, 0.5)
+TOKENS, NEW_TOKENS = 1000, 24
+
+Say = Callable[[str], None]
+
+
+def lighthouse(model: Model, say: Say) -> Comparison:
+    """The needle example, with what every method found at all five places of its text."""
+    for text in range(3):
+        cases = needle_cases(TOKENS, DEPTHS, model.tokenizer, (text,), 0)
+        runs = [_answers(model, case, say) for case in cases]
+        found = _disagreement(runs)
+        if found is None:
+            say(f"text {text}: no place where SnapKV fails and another method does not")
+            continue
+        place, budget, b = found
+        say(f"text {text}, place {place}, {budget:.0%}: SnapKV misses it, {b} finds it")
+        c = _full_run(model, METHODS, cases[place])
+        c.settings["title"] = "The lighthouse ledger"
+        c.settings["label"] = "Chosen because methods disagree on it. Not a ranking."
+        c.settings["places"] = {"what": "Code", "found": _places(runs), "depths": list(DEPTHS)}
+        mark = c.marks[0]
+        c.settings["opening"] = {"a": "snapkv", "b": b, "budget": budget, "tok": [mark.start, mark.end]}
+        return c
+    raise KvvizError("In none of the texts do the methods disagree as the example needs. Change the texts.")
+
+
+def others(model: Model, say: Say) -> dict[str, Comparison]:
+    """The contract (two questions, one compression) and the code file, as they come out."""
+    out = {}
+    for example in examples()[1:]:
+        questions = example.questions if example.protocol == QUESTION_AGNOSTIC else example.questions[:1]
+        for number, q in enumerate(questions, 1):
+            say(f"{example.title}, question {number}")
+            c = _full_run(
+                model,
+                OTHER_METHODS,
+                NeedleCase(example.document, q.question, q.expected, "", 0),
+                example.protocol,
+            )
+            c.settings["title"] = f"{example.title} (question {number})"
+            out[f"{example.id}-{number}"] = c
+    return out
+
+
+def _answers(model: Model, case: NeedleCase, say: Say) -> Comparison:
+    prompt = kvviz.build_prompt(model, case.document, case.question)
+    c = kvviz.compare(model, prompt, METHODS, BUDGETS, NEW_TOKENS, measures=(), expected=case.expected)
+    say(f"text {case.text}, depth {case.depth:.0%}: full cache says {c.full.text!r}")
+    return c
+
+
+def _right(c: Comparison, answer: str) -> bool:
+    return contains_expected(answer, c.expected)
+
+
+def _disagreement(runs: list[Comparison]) -> tuple[int, float, str] | None:
+    """(place, budget, other method) of the first case that fits."""
+    for budget in SEARCHED:
+        for place, c in enumerate(runs):
+            if not _right(c, c.full.text) or _right(c, c.variant("snapkv", budget).text):
+                continue
+            for method in METHODS[1:]:
+                if _right(c, c.variant(method, budget).text):
+                    return place, budget, method
+    return None
+
+
+def _places(runs: list[Comparison]) -> dict[str, dict[str, list[bool]]]:
+    """{method: {share: found at each place}}."""
+    return {
+        method: {str(b): [_right(c, c.variant(method, b).text) for c in runs] for b in BUDGETS}
+        for method in METHODS
+    }
+
+
+def _full_run(model: Model, methods, case: NeedleCase, protocol: str = QUESTION_AWARE) -> Comparison:
+    prompt = kvviz.build_prompt(model, case.document, case.question, protocol=protocol)
+    c = kvviz.compare(model, prompt, methods, BUDGETS, NEW_TOKENS, expected=case.expected, lenses=True)
+    c.settings["stored"] = True
+    return c
+
+
+def pin_experiment(model: Model, c: Comparison) -> dict[str, Any]:
+    """The experiment the example ships: M1 pinned in all heads of A at the opening budget, whatever comes."""
+    opening = c.settings["opening"]
+    before = c.variant(opening["a"], opening["budget"])
+    edits = [Edit("pin", *opening["tok"])]
+    tried = try_edits(model, c, before.method, before.budget, edits)
+    return report(c, before, tried.variants, edits)
+
+
+def make(folder: Path, say: Say = print) -> list[Path]:
+    """Compute all stored runs and write them to `folder`, the one the page opens on first."""
+    model = kvviz.load_model("smollm2-135m", dtype="float32")
+    first = lighthouse(model, say)
+    first.settings["experiment"] = pin_experiment(model, first)
+    say(first.settings["experiment"]["sentence"])
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = [first.save(folder / "1-lighthouse-ledger.zip", rounded=True)]
+    for number, (name, c) in enumerate(others(model, say).items(), 2):
+        paths.append(c.save(folder / f"{number}-{name}.zip", rounded=True))
+    for path in paths:
+        say(f"{path.name}: {path.stat().st_size / 1e6:.1f} MB")
+    return paths
+
 
 if __name__ == "__main__":
-    make(HERE / "runs", report)
+    make(HERE / "runs")

@@ -1,6 +1,6 @@
-"""Where the files beside the code lie: examples, stored runs, calibrated files.
+"""Where the files beside the code lie: examples, stored runs, calibrated files, prose.
 
-In the source tree they are `assets/` beside `kvviz/`; installed, they are `kvviz/assets/`.
+In a checkout they are `assets/` beside `kvviz/`; `pip install` puts them into `kvviz/assets/`.
 """
 
 from __future__ import annotations

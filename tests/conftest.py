@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -58,6 +62,22 @@ def smollm() -> Model:
 def run():
     """A small made-up comparison that no test changes."""
     return synthetic_comparison()
+
+
+@pytest.fixture(scope="session")
+def installed(tmp_path_factory) -> Path:
+    """A folder that holds what `pip install .` puts there, without its dependencies."""
+    root, made = Path(__file__).resolve().parents[1], tmp_path_factory.mktemp("installed")
+    source = made / "source"  # setuptools writes beside what it builds
+    leave = shutil.ignore_patterns(".git", ".venv", "tests", "build", "*.egg-info", "__pycache__")
+    shutil.copytree(root, source, ignore=leave)
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
+    wheel = ["wheel", "--no-deps", "--no-build-isolation", f"--wheel-dir={made}", str(source)]
+    install = ["install", "--no-deps", "--no-index", f"--find-links={made}", f"--target={made / 'site'}"]
+    for command in (wheel, [*install, "kvviz"]):
+        done = subprocess.run([*pip, *command], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr[-3000:]
+    return made / "site"
 
 
 @pytest.hookimpl(tryfirst=True)

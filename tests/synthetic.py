@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from kvviz.engine.run import STOPS
 from kvviz.results.comparison import Comparison
 from kvviz.types import Mark, ModelInfo, Prompt, Selection, Variant
 
-STOPS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
 METHODS = ("snapkv", "dropkv", "streaming_llm")
 LABELS = {
     "snapkv": "SnapKV",

@@ -39,11 +39,10 @@ STAGES = (
     {"figures"},
     {"exports"},
     {"ui"},
-    {"bench"},  # of the page as well
     {"cli"},
 )
 LEAF = "kernels"  # imports nothing of the project but itself
-USES_LEAF = {"engine", "methods", "bench", "cli"}
+USES_LEAF = {"engine", "methods", "cli"}
 TOP = {"__init__", "__main__"}  # the public names, and `python -m kvviz`
 
 

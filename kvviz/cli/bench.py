@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from importlib import import_module
+from pathlib import Path
 
 from kvviz.cli.compare import DTYPES
 from kvviz.cli.files import check_out
 from kvviz.engine.ask import whole
+from kvviz.errors import InputError
+
+CHECKOUT = Path(__file__).resolve().parents[2]
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -19,10 +24,13 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if not (CHECKOUT / "benchmarks" / f"{args.what}.py").is_file():
+        raise InputError("The benchmarks are not installed with kvviz: run them from a checkout.")
     whole(args.tokens, "The prompt length in tokens", 200)
     if args.json:
         check_out(args.json)
-    bench = import_module(f"kvviz.bench.{args.what}")
+    sys.path.insert(0, str(CHECKOUT))
+    bench = import_module(f"benchmarks.{args.what}")
     options = {"tokens": args.tokens, "dtype": args.dtype} if args.what == "peers" else {}
     bench.main(args.json, **options)
     return 0

@@ -1,6 +1,6 @@
 """The documents the app offers as examples, with questions and expected answers.
 
-They lie in assets/examples beside the package; index.json lists them in the order shown.
+They lie in assets/examples; index.json lists them in the order shown.
 """
 
 from __future__ import annotations
@@ -58,8 +58,8 @@ def read_examples(folder: Path) -> tuple[Example, ...]:
         return tuple(_example(folder, entry) for entry in entries)
     except OSError as error:
         raise KvvizError(
-            f"The example documents are not there ({error.filename or index}). They lie in "
-            "assets/examples of the source tree, beside the package: run kvviz from a checkout."
+            f"The example documents are not there ({error.filename or index}): install kvviz again, or "
+            "run it from a whole checkout."
         ) from error
     except (ValueError, KeyError, TypeError) as error:
         raise KvvizError(f"The list of example documents is damaged ({index}): {error}") from error

@@ -1,14 +1,17 @@
 """The stored example runs: present, labelled, light, and what the model really says."""
 
+import runpy
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 import kvviz
-from kvviz.evaluate import stored
 from kvviz.results.verdict import contains_expected
 from kvviz.ui.runs import STORED
 
 FILES = sorted(STORED.glob("*.zip"))
+MADE = runpy.run_path(str(Path(__file__).resolve().parents[2] / "assets" / "make_runs.py"), run_name="made")
 
 
 def test_the_page_has_runs_to_open():
@@ -33,7 +36,7 @@ def test_the_first_run_opens_where_methods_disagree():
     assert contains_expected(b.text, c.expected)
     assert c.settings["experiment"]["sentence"]
     found = c.settings["places"]["found"]
-    assert set(found) == set(stored.METHODS) and all(len(row) == 5 for row in found["snapkv"].values())
+    assert set(found) == set(MADE["METHODS"]) and all(len(row) == 5 for row in found["snapkv"].values())
 
 
 @pytest.mark.slow

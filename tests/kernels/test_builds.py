@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from kvviz.kernels.device import CAPABILITIES, SHARED_LIMIT
 
-from kvviz.bench import kernels as bench
+from benchmarks import kernels as bench
 
 pytest.importorskip("triton")
 pytest.importorskip("triton.backends.nvidia")
@@ -70,7 +70,7 @@ def test_every_generation_float32_and_wide_heads():
 def test_spills_would_be_seen():
     """The check itself can fail: a tile far too large spills, and the figures say so."""
     code = """
-from kvviz.bench import kernels as bench
+from benchmarks import kernels as bench
 from kvviz.kernels import window_triton
 window_triton.tiles = lambda *a: {"BLOCK_M": 128, "BLOCK_N": 128, "num_warps": 4, "num_stages": 1}
 rows = [r for r in bench.compile_job(("window", 80, "fp16", 128)) if r["kernel"] == "window_pass"]
@@ -85,7 +85,7 @@ def test_arguments_equal_to_one_still_compile():
 import importlib, triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
-from kvviz.bench.kernels import FILES
+from benchmarks.kernels import FILES
 from kvviz.kernels.device import Device
 done = 0
 for file in FILES:

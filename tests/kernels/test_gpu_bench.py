@@ -8,8 +8,8 @@ import os
 import pytest
 import torch
 
+from benchmarks import gpu, gpu_definitions, gpu_times
 from kvviz import kernels
-from kvviz.bench import gpu, gpu_definitions, gpu_times
 from kvviz.cli import main
 
 SMALL = (("small", 4, 2, 3, 60, 64, 24, True),)

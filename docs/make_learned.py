@@ -1,6 +1,6 @@
 """What calibration is worth, on texts that no calibration has read: the tables of docs/learned.md.
 
-    python -m kvviz.calibrate.measure [--quick]
+    python docs/make_learned.py [--quick]
 
 Texts: the Constitution (`assets/calibration/held_out`), two of the app's examples, a ledger of seed 0.
 Every text is cut: its first part is compressed, the tokens that follow are fed to the full cache and to
@@ -10,11 +10,15 @@ every variant (teacher-forced), so what scores is never what is measured at.
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from kvviz.calibrate.indexmem import mean_kl, new_indexer, probe, read_piece
 from kvviz.calibrate.texts import SHIPPED

@@ -14,8 +14,8 @@ from typing import Any
 
 import torch
 
+from benchmarks import gpu_definitions as plain
 from kvviz import kernels
-from kvviz.bench import gpu_definitions as plain
 from kvviz.kernels import ragged
 
 COMPILED_AT = 32768  # torch.compile takes seconds a function: shown at one length

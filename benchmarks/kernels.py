@@ -15,9 +15,10 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from kvviz.errors import KvvizError
 from kvviz.kernels.ahead import compile_build
 from kvviz.kernels.device import CAPABILITIES, Device
+
+from kvviz.errors import KvvizError
 
 FILES = ("window", "score", "norms", "gather", "ragged")
 HOT = ("window_pass", "score_pass", "value_norms", "gather_rows", "ragged_attention")

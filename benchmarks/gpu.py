@@ -17,8 +17,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.gpu_times import Random, copy_bandwidth, end_to_end, kernel_times
 from kvviz import kernels
-from kvviz.bench.gpu_times import Random, copy_bandwidth, end_to_end, kernel_times
 from kvviz.errors import KvvizError
 from kvviz.kernels import gather, norms, ragged, score, window
 

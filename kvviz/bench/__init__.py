@@ -1,1 +1,0 @@
-"""Side-by-side measurements: ratios in one run, never a timed test."""
