@@ -17,7 +17,7 @@ _WHERE = {
     "compare": "kvviz.engine.run",
     "compare_stream": "kvviz.engine.run",
     "list_methods": "kvviz.methods",
-    "load_comparison": "kvviz.results.comparison",
+    "load_comparison": "kvviz.results.archive",
     "load_model": "kvviz.models",
     "prefill": "kvviz.engine.trace",
     "select": "kvviz.engine.selection",

@@ -27,7 +27,6 @@ from kvviz.results.answers import all_answers_table
 from kvviz.results.comparison import Comparison
 from kvviz.results.finding import caution, finding
 from kvviz.results.formats import finite_or_none
-from kvviz.results.kept import head_counts
 from kvviz.results.table import Table
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
@@ -80,8 +79,7 @@ def masks_npz(c: Comparison) -> bytes:
         if v.selection is None:
             continue
         name = f"mask_{index}"
-        stacked = np.stack([np.asarray(row) for row in v.selection.mask])
-        arrays[name] = np.packbits(stacked, axis=-1)
+        arrays[name] = v.packed.kept.bits
         variants.append(
             {
                 "array": name,
@@ -256,7 +254,7 @@ def _report_figures(c: Comparison, a: str, b: str | None, k) -> list[go.Figure]:
     """What can be drawn from this run; a view without its data is left out."""
     figures = []
     for side, method in (("A", a), ("B", b)):
-        if method is not None and head_counts(c, method, k) is not None:
+        if method is not None and c.at(method, k) is not None:
             figures.append(kept_figure(kept_table(c, method, k), side))
     if b is not None and len(figures) == 2:
         figures.append(versus_figure(versus_table(c, a, b, k)))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 
 from kvviz.engine.run import STOPS
-from kvviz.results.comparison import Comparison
-from kvviz.types import Mark, ModelInfo, Prompt, Selection, Variant
+from kvviz.results.comparison import Comparison, Point, Variant
+from kvviz.results.kept import KeptSet
+from kvviz.types import Mark, ModelInfo, Prompt
 
 METHODS = ("snapkv", "dropkv", "streaming_llm")
 LABELS = {
@@ -77,7 +82,7 @@ def synthetic_comparison(
         "stop token", bytes=bytes_full, tokens_kept=float(n),
     )  # fmt: skip
     variants = []
-    kept_bits, protected_bits, stop_entries, stop_errors = {}, {}, {}, {}
+    stop_points = []
     for method in methods:
         for budget in budgets:
             share = min(1.0, budget / n) if isinstance(budget, int) else budget
@@ -85,13 +90,8 @@ def synthetic_comparison(
             has = share >= right.get(method, 0.1)
             text = full_text if has else "The code is 1947 <b>."
             variants.append(_variant(selection, text, full_tokens, share, model, rng, evict_every))
-        at_stops = [_select(method, s, s, scores, firsts, visible, prompt) for s in stops]
-        masks = np.stack([np.stack(s.mask) for s in at_stops]).reshape(len(stops), L * Hkv, n)
-        kept_bits[method] = np.packbits(masks, axis=-1)
-        protected = np.stack([s.protected for s in at_stops]).reshape(masks.shape)
-        protected_bits[method] = np.packbits(protected, axis=-1)
-        stop_entries[method] = np.array([s.entries for s in at_stops])
-        stop_errors[method] = np.stack([_error(s, model, rng) for s in stops])
+        kept = [_select(method, s, s, scores, firsts, visible, prompt).kept for s in stops]
+        stop_points += [Point(method, s, k, error=_error(s, model, rng)) for s, k in zip(stops, kept)]
 
     attention = rng.gamma(0.2, 1e-3, (L, Hkv, n)).astype(np.float32)
     attention[:, :, 10:20] = 0
@@ -110,11 +110,7 @@ def synthetic_comparison(
         bytes_full=bytes_full,
         marks=[Mark("M1", *needle, CODE, "matches the expected answer")] if marked else [],
         expected=expected,
-        stops=stops,
-        kept_bits=kept_bits,
-        protected_bits=protected_bits,
-        stop_entries=stop_entries,
-        stop_errors=stop_errors,
+        at_stops=stop_points,
         scores=scored,
         lenses={"attention": attention, "effect": effect},
         seconds={"prefill": 0.8},
@@ -156,7 +152,17 @@ def _prompt(n: int, rng: np.random.Generator, protocol: str) -> tuple[Prompt, tu
     return prompt, (len(head) + at, len(head) + at + 5)
 
 
-def _select(method, budget, share, scores, firsts, visible, prompt) -> Selection:
+@contextmanager
+def kept_changed(c: Comparison, method: str, budget: float | int) -> Iterator[np.ndarray]:
+    """The kept mask of a decoded answer, bool [L, Hkv, n], to be changed in place."""
+    v = c.variant(method, budget)
+    old = v.selection.kept
+    mask = old.mask()
+    yield mask
+    v.selection = dataclasses.replace(v.selection, kept=KeptSet.pack(mask, old.protected(), old.entries))
+
+
+def _select(method, budget, share, scores, firsts, visible, prompt) -> Point:
     raw = scores[method]
     L, Hkv, n = raw.shape
     entries = max(1, int(share * n + 1e-9))
@@ -191,17 +197,14 @@ def _select(method, budget, share, scores, firsts, visible, prompt) -> Selection
     with np.errstate(all="ignore"):
         lowest = np.where(by_score, shown, np.inf).min(-1)
     cutoff = np.where(np.isfinite(lowest), lowest, np.nan).astype(np.float32)
-    return Selection(
+    return Point(
         method=method,
         label=LABELS[method],
         budget=budget,
-        entries=entries,
+        kept=KeptSet.pack(mask, protected, entries),
         options={"window": WINDOW, "pool": 7, "pool_kind": "max"},
-        mask=list(mask),
         scores=list(shown),
         scores_raw=list((shown * 0.9).astype(np.float32)),
-        budgets=mask.sum(-1).astype(np.int64),
-        protected=protected,
         stage=stage,
         cutoff=cutoff,
         scope="layer" if method in UNEVEN else "head",
@@ -241,7 +244,6 @@ def _variant(selection, text, full_tokens, share, model, rng, evict_every) -> Va
         finished="stop token",
         kl=kl,
         output_error=error,
-        output_error_l1=error,
         layer_error=error.mean(-1),
         bytes=held * 2 * model.head_dim * 4,
         tokens_kept=float(np.mean(selection.budgets)),

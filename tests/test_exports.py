@@ -78,7 +78,7 @@ def test_masks_unpack_as_the_manifest_says():
     for one in manifest["variants"]:
         mask = archive[one["array"]]
         kept = eval(manifest["unpack"], {"np": np, "mask": mask, "n": manifest["n"]})
-        assert np.array_equal(kept, c.kept(one["method"], one["budget"]))
+        assert np.array_equal(kept, c.at(one["method"], one["budget"]).kept.mask())
 
 
 def test_python_lines_rebuild_every_argument():

@@ -131,8 +131,7 @@ def outside(name: str, path: Path) -> set[str]:
 
 def test_figures_know_neither_torch_nor_gradio():
     for name, path in modules().items():
-        # A stored comparison's kept sets are still rebuilt as tensors, within a function.
-        if stage_of(name) in ("figures", "results") and name != "results.comparison":
+        if stage_of(name) in ("figures", "results"):
             assert not outside(name, path) & {"torch", "gradio", "transformers", "triton"}, name
 
 

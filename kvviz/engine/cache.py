@@ -13,8 +13,8 @@ from typing import Any
 import torch
 
 from kvviz import kernels
+from kvviz.engine.selection import Selection
 from kvviz.engine.trace import Trace, block_rows
-from kvviz.types import Selection
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,15 @@ import torch
 
 from kvviz.engine.ask import MEASURES, Ask
 from kvviz.engine.run import compare_stream
+from kvviz.engine.selection import Selection
 from kvviz.engine.trace import Trace, needs_of, prefill_steps
 from kvviz.errors import InputError
 from kvviz.identity import MethodRef
 from kvviz.methods import Method, parse_method
 from kvviz.models import Model
-from kvviz.results.comparison import Comparison
-from kvviz.types import Event, ModelInfo, Selection, Variant
+from kvviz.results.comparison import Comparison, Variant
+from kvviz.results.kept import window_starts
+from kvviz.types import Event, ModelInfo, Prompt
 
 SEEDS = (0, 1, 2)  # of the controls
 
@@ -87,15 +89,16 @@ def try_edits_stream(
     if variant is None or variant.selection is None:
         raise InputError("Choose a method and a budget that were decoded, then try again.")
     check_edits(edits, c.model, c.n)
+    prompt = dataclasses.replace(c.prompt, input_ids=torch.as_tensor(c.prompt.input_ids))
     base = str(MethodRef.parse(method).base)  # an edited set's own name is "method+edit1"
     spec, _ = parse_method(base)
     if trace is None:
         needs = needs_of([base], {base: _options(c, base)}) if spec.readout else frozenset()
-        trace = yield from _read(model, c, needs, cancel)
+        trace = yield from _read(model, prompt, needs, cancel)
     ask = Ask.of_settings(c.settings).of(methods=(), budgets=(), controlled=False, evict_every=None)
     yield from compare_stream(
         model,
-        c.prompt,
+        prompt,
         ask=dataclasses.replace(ask, expected=c.expected, measures=MEASURES, lenses=False),
         selections=edited_selections(trace, spec, variant, edits, same_size),
         trace=trace,
@@ -107,8 +110,8 @@ def _options(c: Comparison, method: str) -> dict[str, Any]:
     return dict((c.settings.get("methods") or {}).get(method, {}).get("used") or {})
 
 
-def _read(model: Model, c: Comparison, needs, cancel) -> Iterator[Event]:
-    steps = prefill_steps(model, c.prompt, needs, cancel)
+def _read(model: Model, prompt: Prompt, needs, cancel) -> Iterator[Event]:
+    steps = prefill_steps(model, prompt, needs, cancel)
     while True:
         try:
             done, total = next(steps)
@@ -136,57 +139,60 @@ def edited_selections(
     trace: Trace, spec: Method, variant: Variant, edits: Sequence[Edit], same_size: bool
 ) -> list[Selection]:
     """The edited selection and one for each control, ready to be decoded."""
-    old = variant.selection
+    old = variant.packed
     names = [("edit", f"{variant.label} + edit")]
     names += [(f"control{seed}", f"Random control {seed}") for seed in SEEDS]
     out = []
     for (name, label), mask in zip(names, edited_masks(variant, edits, same_size, trace.model.info)):
         rows = [torch.from_numpy(np.ascontiguousarray(layer)) for layer in mask]
-        stage = np.where(mask, np.asarray(old.stage), 0)
+        stage = np.where(mask, old.stage, 0)
         stage = np.where(mask & (stage == 0), 1, stage).astype(np.int8)
         readout = None
         if spec.readout is not None:  # what was evicted differs now, and so does what it left behind
             readout = spec.readout(trace, rows, variant.entries, old.options)
         out.append(
-            dataclasses.replace(
-                old,
+            Selection(
                 method=f"{variant.method}+{name}",
                 label=label,
+                budget=old.budget,
+                entries=old.entries,
+                options=old.options,
                 mask=rows,
+                scores=_tensors(old.scores),
+                scores_raw=_tensors(old.scores_raw),
                 budgets=torch.from_numpy(mask.sum(-1).astype(np.int64)),
+                protected=torch.from_numpy(old.protected),
                 stage=torch.from_numpy(stage),
+                cutoff=torch.as_tensor(old.cutoff),
+                scope=old.scope,
                 notes=["Changed by hand."],
+                first_scores=_tensors(old.first_scores),
+                seconds=old.seconds,
                 readout=readout,
             )
         )
     return out
 
 
+def _tensors(rows: Sequence[np.ndarray] | None) -> list[torch.Tensor] | None:
+    return None if rows is None else [torch.as_tensor(row) for row in rows]
+
+
 def edited_masks(
     variant: Variant, edits: Sequence[Edit], same_size: bool, model: ModelInfo
 ) -> list[np.ndarray]:
     """bool [L, Hkv, n]: the edited mask, then one for each control."""
-    s = variant.selection
-    kept = np.stack([np.asarray(m) for m in s.mask])
-    protected = np.broadcast_to(np.asarray(s.protected), kept.shape)
-    scores = np.stack([np.asarray(x) for x in s.scores]).astype(np.float32)
+    point = variant.packed
+    kept, protected = point.kept.mask(), point.kept.protected()
+    scores = np.stack(point.scores).astype(np.float32)
     if not np.isfinite(scores).any():  # a method that goes by position: the newest count as best
         scores = np.broadcast_to(np.arange(kept.shape[-1], dtype=np.float32), kept.shape)
-    held = _held(model, kept.shape[-1])
+    held = np.arange(kept.shape[-1]) >= window_starts(model, kept.shape[-1])[:, None]
     pinned, evicted = _wanted(edits, kept.shape)
     pinned &= held[:, None]
     changes = [(pinned, evicted)]
     changes += [_control(kept, protected, pinned, evicted, held, seed) for seed in SEEDS]
     return [_edited(kept, protected, scores, p, e, same_size) for p, e in changes]
-
-
-def _held(model: ModelInfo, n: int) -> np.ndarray:
-    """bool [L, n]: tokens that a layer's sliding window still reaches."""
-    held = np.ones((model.n_layers, n), bool)
-    for layer, window in enumerate(model.windows):
-        if window is not None:
-            held[layer, : max(0, n - window + 1)] = False
-    return held
 
 
 def _wanted(edits: Sequence[Edit], shape: tuple[int, ...]) -> tuple[np.ndarray, np.ndarray]:

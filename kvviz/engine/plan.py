@@ -15,14 +15,14 @@ from kvviz.engine.budgets import ALLOCATORS, allocate
 from kvviz.engine.decode import Sampling
 from kvviz.engine.observers import OBSERVERS
 from kvviz.engine.rolling import check_rolling
-from kvviz.engine.selection import label_of
+from kvviz.engine.selection import Selection, label_of
 from kvviz.engine.trace import Trace
 from kvviz.errors import InputError, NeedError
 from kvviz.identity import Budget, MethodRef, option_text
 from kvviz.methods import Method, get_method
 from kvviz.models import Model
 from kvviz.settings import Settings
-from kvviz.types import Prompt, Selection
+from kvviz.types import Prompt
 
 # One setting for all windowed methods: most published differences hide in these four.
 CONTROLLED = {"window": 32, "pool": 7, "pool_kind": "avg", "group": "mean"}

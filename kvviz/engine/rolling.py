@@ -15,11 +15,10 @@ import torch
 from kvviz import kernels
 from kvviz.engine.cache import Blocks
 from kvviz.engine.decode import Wave
-from kvviz.engine.selection import select
+from kvviz.engine.selection import Selection, select
 from kvviz.engine.trace import MAX_WINDOW, Trace, block_rows
 from kvviz.errors import InputError
 from kvviz.methods import parse_method
-from kvviz.types import Selection
 
 
 @dataclass

@@ -21,23 +21,22 @@ from kvviz.engine.cache import build_cache
 from kvviz.engine.decode import Answer, Wave, feed_same, generate
 from kvviz.engine.measures import (
     Probes,
-    exact_match,
     first_difference,
     kl_divergence,
     output_errors,
     token_effects,
-    token_f1,
 )
 from kvviz.engine.plan import Plan, Planned, labels, make_plan
 from kvviz.engine.prompts import find_marks
 from kvviz.engine.rolling import Rolling
-from kvviz.engine.selection import accounts, label_of, score_layer, select
+from kvviz.engine.selection import Selection, accounts, label_of, score_layer, select
 from kvviz.engine.trace import Trace, prefill_steps
 from kvviz.errors import Cancelled
 from kvviz.models import Model
-from kvviz.results.comparison import Comparison
+from kvviz.results.comparison import Comparison, Point, Variant
+from kvviz.results.kept import KeptSet
 from kvviz.settings import Settings, settings
-from kvviz.types import Event, Prompt, Selection, Variant
+from kvviz.types import Event, Prompt
 
 STOPS = (0.01, 0.02, 0.03, 0.04, 0.05, 0.07, 0.1, 0.15, 0.2, 0.25, 0.3, 0.4, 0.5, 0.7, 1.0)
 _STOP_BYTES = 128 * 2**20  # kept masks at the slider's stops are stored up to this much
@@ -349,13 +348,6 @@ class _Run:
         variant.text = self._text(answer.token_ids, whole=True)
         variant.finished = answer.finished or "cancelled"
         variant.first_difference = first_difference(self.full.token_ids, variant.token_ids)
-        variant.agreement = {
-            "f1_full": token_f1(variant.text, self.full.text),
-            "exact_full": float(exact_match(variant.text, self.full.text)),
-        }
-        if self.ask.expected:
-            variant.agreement["f1_expected"] = token_f1(variant.text, self.ask.expected)
-            variant.agreement["exact_expected"] = float(exact_match(variant.text, self.ask.expected))
 
     def _text(self, token_ids: list[int], whole: bool) -> str:
         """Decoded answer; while it is being written, bytes of an unfinished character are held back."""
@@ -375,8 +367,7 @@ class _Run:
             if done % 5 == 0:
                 yield Event("measure", "Measuring output errors", done, self.model.n_layers)
         for variant, error in zip(self.variants, errors):
-            variant.output_error, variant.output_error_l1 = error.l2, error.l1
-            variant.layer_error = error.layer
+            variant.output_error, variant.layer_error = error.l2, error.layer
 
     def _lenses(self) -> Iterator[Event]:
         """What the app's views need besides the answers."""
@@ -390,8 +381,7 @@ class _Run:
             "attention": grouped.float().cpu().numpy(),
             "effect": token_effects(self.trace, self.probes),
         }
-        names = ("kept_bits", "protected_bits", "stop_entries", "stop_errors", "scores")
-        self.tables.update({name: {} for name in names})
+        self.tables |= {"scores": {}, "at_stops": []}
         for number, p in enumerate(self.plan.methods, 1):
             self._alive()
             message = f"{label_of(p.method, p.used)} at every budget"
@@ -409,13 +399,9 @@ class _Run:
         for _, partial in output_errors(self.trace, self.probes, [s.mask for s in chosen], readouts):
             self._alive()
             errors = partial
-        flat = (len(stops), -1, self.n)
-        kept = np.stack([_stack(s.mask) for s in chosen]).reshape(flat)
-        rule = np.stack([s.protected.cpu().numpy() for s in chosen]).reshape(flat)
-        self.tables["kept_bits"][p.name] = np.packbits(kept, axis=-1)
-        self.tables["protected_bits"][p.name] = np.packbits(rule, axis=-1)
-        self.tables["stop_entries"][p.name] = np.array([s.entries for s in chosen])
-        self.tables["stop_errors"][p.name] = np.stack([e.l2 for e in errors])
+        for s, error in zip(chosen, errors):
+            kept = KeptSet.pack(_stack(s.mask), s.protected.cpu().numpy(), s.entries)
+            self.tables["at_stops"].append(Point(p.name, s.budget, kept, error=error.l2))
 
     def _alive(self) -> None:
         if self.cancel is not None and self.cancel.is_set():
@@ -432,7 +418,6 @@ class _Run:
             bytes_full=self.trace.bytes,
             marks=find_marks(self.prompt, self.ask.expected) if self.ask.expected else [],
             expected=self.ask.expected,
-            stops=self._stops() if self.tables.get("kept_bits") else (),
             seconds={**self.trace.seconds, **self.seconds},
             notes=self.notes,
             **self.tables,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
@@ -22,7 +22,43 @@ from kvviz.identity import Budget
 from kvviz.methods import Method, parse_method
 from kvviz.methods.layer import LayerView
 from kvviz.methods.spec import Scores
-from kvviz.types import Selection
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What one method keeps of a trace at one budget.
+
+    mask       list over layers of bool [Hkv, n], True = kept.
+    scores     list over layers of float32 [Hkv, n]; NaN where the method gives no score (protected
+               tokens, tokens outside a sliding window).
+    scores_raw the same before pooling.
+    budgets    int64 [L, Hkv], entries kept by each head.
+    protected  bool [L, Hkv, n], kept by rule rather than by score.
+    stage      int8 [L, Hkv, n]: 0 evicted, 1 and 2 the stage that kept the entry, 3 protected.
+    cutoff     float32 [L, Hkv]: the lowest score that was still kept by score, NaN where none was.
+    scope      what an entry competed with: "head", "layer" or "all".
+    first_scores   for two-stage methods the scores of stage 1 (float32 [Hkv, n] a layer), else None.
+    readout    what the method adds to the kept entries' attention output (`kvviz.methods.spec.Readout`),
+               None for all methods that only evict.
+    """
+
+    method: str
+    label: str
+    budget: float | int  # as it was asked for
+    entries: int  # b, entries per KV head on average
+    options: dict[str, Any]
+    mask: list[torch.Tensor]
+    scores: list[torch.Tensor]
+    scores_raw: list[torch.Tensor]
+    budgets: torch.Tensor
+    protected: torch.Tensor
+    stage: torch.Tensor
+    cutoff: torch.Tensor
+    scope: str
+    notes: list[str] = field(default_factory=list)
+    first_scores: list[torch.Tensor] | None = None
+    seconds: float = 0.0
+    readout: Any = None
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,6 @@ from kvviz.figures.kit import axis, colour_bar
 from kvviz.figures.token_map import centre, token_map
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
-from kvviz.results.kept import head_counts
 from kvviz.results.table import Table
 
 PIXELS = 3  # a layer
@@ -74,7 +73,7 @@ def all_methods_table(
     rule: str = "mean",
 ) -> AllMethodsTable:
     """Maps of all methods whose kept entries are known at k, in the order they were asked for."""
-    stored = [m for m in c.methods if head_counts(c, m, k) is not None]
+    stored = [m for m in c.methods if c.at(m, k) is not None]
     if not stored:
         raise InputError(f"No method's kept tokens were stored at {text.budget_name(c, k)}.")
     tables = [kept_table(c, m, k, x0, x1, columns, rule) for m in stored]

@@ -90,22 +90,14 @@ def unscored_layers(
     scores stored for the slider are those of the largest budget: what was protected there and so
     had no score may well have had one here, and is not counted.
     """
-    variant = c.variant(method, k)
-    if variant is not None and variant.selection is not None:
-        layers, protected = variant.selection.scores, None
-    elif method in c.scores:
-        layers = c.scores[method]
-        largest = max((v.budget for v in c.variants if v.method == method), key=c.share)
-        protected = c.protected(method, largest)
-    else:
+    point = c.at(method, k)
+    if point is None or point.scores is None or not any(_any_number(a) for a in point.scores):
         return None
-    arrays = [np.asarray(layer) for layer in layers]
-    if not any(_any_number(a) for a in arrays):
-        return None
-    blanks = (np.isnan(a[:, x0:x1]) for a in arrays)
-    if protected is None:
+    blanks = (np.isnan(a[:, x0:x1]) for a in point.scores)
+    if point.answer is not None:
         return blanks
-    return (blank & ~protected[i, :, x0:x1] for i, blank in enumerate(blanks))
+    ruled = c.largest(method).kept
+    return (blank & ~ruled.layer_protected(i)[:, x0:x1] for i, blank in enumerate(blanks))
 
 
 def _any_number(scores: np.ndarray) -> bool:

@@ -16,7 +16,6 @@ from kvviz.figures.palette import TEXT_STEPS
 from kvviz.figures.strip import observation_window
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
-from kvviz.results.kept import need_kept, outside
 from kvviz.results.table import Table
 
 TITLE = "Your text, shaded by who still holds it"
@@ -164,15 +163,15 @@ def document_tokens(
     columns = slice(None) if head is None else slice(head, head + 1)
 
     heads_each = len(range(c.model.n_kv_heads)[columns])
-    holding = (~outside(c))[rows].sum(axis=0) * heads_each  # heads that can hold each token
-    of_a = need_kept(c, a, k)[rows, columns]
+    holding = (~c.outside())[rows].sum(axis=0) * heads_each  # heads that can hold each token
+    of_a = c.need(a, k).kept.mask()[rows, columns]
     held_a = _heads(of_a)
     if b is None:
         held_b = only_a = only_b = np.zeros_like(held_a)
         both = held_a
         code = np.where(2 * held_a >= np.maximum(holding, 1), BOTH, NEITHER).astype(np.uint8)
     else:
-        of_b = need_kept(c, b, k)[rows, columns]
+        of_b = c.need(b, k).kept.mask()[rows, columns]
         held_b = _heads(of_b)
         both = _heads(of_a & of_b)
         only_a, only_b = held_a - both, held_b - both

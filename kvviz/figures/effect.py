@@ -24,7 +24,7 @@ from kvviz.figures.palette import AMOUNT_STEPS, role
 from kvviz.figures.token_map import layer_axis
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
-from kvviz.results.kept import head_counts, nearest, stop_index
+from kvviz.results.kept import nearest
 from kvviz.results.table import Table
 
 TITLE = "How much each head's output changed"
@@ -42,21 +42,13 @@ COLOURS = [*(f"amount-{i}" for i in range(AMOUNT_STEPS + 1)), f"amount-{AMOUNT_S
 
 def errors_at(c: Comparison, method: str, k: float | int) -> np.ndarray | None:
     """Relative output error, float32 [L, Hq], at a decoded budget or a slider stop; else None."""
-    variant = c.variant(method, k)
-    if variant is not None and variant.output_error is not None:
-        return np.asarray(variant.output_error)
-    index = stop_index(c, k)
-    if index is None or method not in c.stop_errors:
-        return None
-    return np.asarray(c.stop_errors[method][index])
+    point = c.at(method, k)
+    return None if point is None else point.error
 
 
 def error_shares(c: Comparison, method: str) -> list[float]:
     """Shares at which this method's output error is known, ascending."""
-    found = {c.share(v.budget) for v in c.variants if v.method == method and v.output_error is not None}
-    if method in c.stop_errors:
-        found |= set(c.stops)
-    return sorted(found)
+    return [s for s in c.shares(method) if errors_at(c, method, s) is not None]
 
 
 @dataclass(frozen=True)
@@ -150,9 +142,8 @@ def heads_compared(a: np.ndarray, b: np.ndarray) -> tuple[int, int, int]:
 
 def evicting_layers(c: Comparison, methods: list[str], k: float | int) -> np.ndarray:
     """Layers where one of the methods evicted something, bool [L]; all where that is not known."""
-    most = head_counts(c, "full", 1.0)
-    counts = [head_counts(c, method, k) for method in methods]
-    found = [np.ones(len(most), bool) if x is None else (x < most).any(axis=1) for x in counts]
+    points = [c.at(method, k) for method in methods]
+    found = [np.ones(c.model.n_layers, bool) if p is None else c.evicted(p) for p in points]
     return np.any(found, axis=0)
 
 
@@ -195,10 +186,9 @@ def queries_words(c: Comparison) -> str:
 
 def empty_heads(c: Comparison, method: str, k: float | int) -> list[str]:
     """Heads that kept no entry at all, by name."""
-    counts = head_counts(c, method, k)
-    if counts is None:
-        return []
-    return [text.place(int(layer), int(head)) for layer, head in np.argwhere(counts == 0)]
+    point = c.at(method, k)
+    empty = [] if point is None else np.argwhere(point.kept.counts() == 0)
+    return [text.place(int(layer), int(head)) for layer, head in empty]
 
 
 def error_codes(errors: np.ndarray, bottom: float, top: float) -> np.ndarray:

@@ -15,7 +15,7 @@ from kvviz.figures.strip import strip_spans
 from kvviz.figures.token_map import CellTable, centre, token_map
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
-from kvviz.results.kept import bins, layer_kept, layer_protected, outside, pool_sum
+from kvviz.results.kept import bins, pool_sum
 
 
 @dataclass(frozen=True)
@@ -62,12 +62,13 @@ def heads_table(
     """What each KV head of a layer kept of the tokens x0 to x1."""
     if not 0 <= layer < c.model.n_layers:
         raise InputError(f"There are layers 0 to {c.model.n_layers - 1}, not {layer}.")
-    b = bins(c, x0, x1, columns)
-    mask = layer_kept(c, method, k, layer)[:, b.x0 : b.x1]
-    protected = layer_protected(c, method, k, layer)[:, b.x0 : b.x1]
+    b = bins(c.n, x0, x1, columns)
+    held = c.need(method, k).kept
+    mask = held.layer(layer)[:, b.x0 : b.x1]
+    protected = held.layer_protected(layer)[:, b.x0 : b.x1]
     kept = pool_sum(np.ascontiguousarray(mask), b)
     ruled = pool_sum(np.ascontiguousarray(protected), b)
-    beyond = np.broadcast_to(outside(c, b.x0, b.x1)[layer], mask.shape)
+    beyond = np.broadcast_to(c.outside(b.x0, b.x1)[layer], mask.shape)
     gone = pool_sum(np.ascontiguousarray(beyond), b)
     missing = np.zeros_like(kept)
     for index, blank in enumerate(codes.unscored_layers(c, method, k, b.x0, b.x1) or ()):

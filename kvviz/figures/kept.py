@@ -15,16 +15,7 @@ from kvviz.figures.strip import strip_spans
 from kvviz.figures.token_map import CellTable, centre, layer_axis, strip_of, token_map
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
-from kvviz.results.kept import (
-    bins,
-    head_counts,
-    need_kept,
-    outside,
-    over_heads,
-    pool_max,
-    pool_sum,
-    window_starts,
-)
+from kvviz.results.kept import bins, over_heads, pool_max, pool_sum
 from kvviz.results.marks import group_holders, groups
 
 TITLE = "Which tokens each layer kept"
@@ -106,16 +97,13 @@ def kept_table(
     """Count kept entries of tokens x0 to x1 into at most `columns` cells a layer."""
     if rule not in RULES:
         raise InputError('A cell shows the "mean" of its tokens or the strongest ("max").')
-    b = bins(c, x0, x1, columns)
-    layers, heads = c.model.n_layers, c.model.n_kv_heads
-    mask = need_kept(c, method, k)[:, :, b.x0 : b.x1]
+    b = bins(c.n, x0, x1, columns)
+    heads = c.model.n_kv_heads
+    held = c.need(method, k).kept
+    mask = held.span(b.x0, b.x1)
     by_heads = over_heads(mask)
-    protected = c.protected(method, k)
-    if protected is None:
-        ruled = np.zeros((layers, len(b.starts)), dtype=np.uint32)
-    else:
-        ruled = pool_sum(over_heads(protected[:, :, b.x0 : b.x1]), b)
-    beyond = outside(c, b.x0, b.x1)
+    ruled = pool_sum(over_heads(held.span_protected(b.x0, b.x1)), b)
+    beyond = c.outside(b.x0, b.x1)
     kept = pool_sum(by_heads, b)
     gone = pool_sum(beyond, b) * np.uint32(heads)
     missing = np.zeros_like(kept)
@@ -152,13 +140,8 @@ def kept_table(
 
 def row_labels(c: Comparison, method: str, k: float | int) -> dict[int, str]:
     """Layers with nothing to evict: "full", or the hatch where a sliding window holds few tokens."""
-    counts, most = head_counts(c, method, k), head_counts(c, "full", 1.0)
-    starts = window_starts(c)
-    labels = {}
-    for layer in range(c.model.n_layers):
-        if counts is not None and (counts[layer] == most[layer]).all():
-            labels[layer] = "▨" if starts[layer] > 0 else "full"
-    return labels
+    whole = np.flatnonzero(~c.evicted(c.need(method, k)))
+    return {int(layer): "▨" if c.window_starts()[layer] > 0 else "full" for layer in whole}
 
 
 def held_words(c: Comparison, method: str, k: float | int) -> str:

@@ -8,13 +8,11 @@ from typing import ClassVar
 import numpy as np
 import plotly.graph_objects as go
 
-from kvviz.errors import InputError
 from kvviz.figures.kit import axis, build, map_height, message_figure, panel
 from kvviz.figures.palette import role
 from kvviz.figures.token_map import layer_axis
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
-from kvviz.results.kept import head_counts, not_stored
 from kvviz.results.table import Table
 
 TITLE = "Tokens kept per layer"
@@ -47,17 +45,14 @@ class PerLayerTable(Table):
 
 def per_layer_table(c: Comparison, method: str, k: float | int) -> PerLayerTable:
     """Tokens kept a layer; uneven budgets show here."""
-    counts = head_counts(c, method, k)
-    if counts is None:
-        raise InputError(not_stored(c, method, k, "The kept tokens were not stored"))
-    possible = head_counts(c, "full", 1.0)[:, 0]
+    counts = c.need(method, k).kept.counts()
     return PerLayerTable(
         label=text.label(c, method),
         budget_name=text.budget_name(c, k),
         mean=counts.mean(axis=1),
         fewest=counts.min(axis=1),
         most=counts.max(axis=1),
-        possible=np.asarray(possible),
+        possible=c.n - c.window_starts(),
     )
 
 

@@ -18,9 +18,8 @@ from kvviz.figures.kit import axis, build, colour_bar, heatmap, legend_entry, ma
 from kvviz.figures.palette import AMOUNT_STEPS
 from kvviz.figures.token_map import layer_axis
 from kvviz.results import words as text
-from kvviz.results.comparison import Comparison
+from kvviz.results.comparison import Comparison, Variant
 from kvviz.results.table import Table
-from kvviz.types import Variant
 
 TITLE = "What was thrown away while the answer was written"
 GUIDE = (

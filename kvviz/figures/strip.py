@@ -11,7 +11,6 @@ from kvviz.figures.kit import GAP
 from kvviz.figures.palette import role
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
-from kvviz.results.kept import stop_index
 
 RULED = "kept by rule"
 _LANES = {"mark": 4.0, "protected": 3.0, "question": 2.0, "window": 1.0}  # one each: none lies on another
@@ -28,25 +27,11 @@ class Span:
     label: str
 
 
-def protected_tokens(c: Comparison, method: str, k: float | int) -> np.ndarray:
-    """Tokens that some head keeps by rule, bool [n]; all False where this was not stored."""
-    variant = c.variant(method, k)
-    if variant is not None and variant.selection is not None:
-        mask = np.broadcast_to(
-            np.asarray(variant.selection.protected), (c.model.n_layers, c.model.n_kv_heads, c.n)
-        )
-        return mask.any(axis=(0, 1))
-    index = stop_index(c, k)
-    if index is None or method not in c.protected_bits:
-        return np.zeros(c.n, dtype=bool)
-    bits = np.bitwise_or.reduce(c.protected_bits[method][index], axis=0)
-    return np.unpackbits(bits, count=c.n).astype(bool)
-
-
 def strip_spans(c: Comparison, method: str, k: float | int) -> list[Span]:
     """Everything the strip shows for a method at a budget, in token order within each kind."""
     spans = [Span("mark", m.name, m.start, m.end, m.name) for m in c.marks]
-    for start, end in runs(protected_tokens(c, method, k)):
+    point = c.at(method, k)
+    for start, end in [] if point is None else runs(point.kept.protected_tokens()):
         spans.append(Span("protected", "protected", start, end, RULED))
     start, end = c.prompt.question_span
     if start < min(end, c.n):

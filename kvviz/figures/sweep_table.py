@@ -14,7 +14,6 @@ from kvviz.figures.effect import error_shares, errors_at
 from kvviz.results import words as text
 from kvviz.results.answers import verdict
 from kvviz.results.comparison import Comparison, mean_kl
-from kvviz.results.kept import jaccard, packed, stored_shares
 from kvviz.results.marks import group_holders, groups, holders
 from kvviz.results.table import Table
 
@@ -142,8 +141,10 @@ def _merged(c: Comparison, series: list[Series]) -> list[Series]:
 def _equal(c: Comparison, one: Series, other: Series) -> bool:
     if one.value != other.value or one.share != other.share:
         return False
-    pairs = ((packed(c, one.method, s), packed(c, other.method, s)) for s in one.share)
-    return all(np.array_equal(x, y) if x is not None and y is not None else x is y for x, y in pairs)
+    pairs = ((c.at(one.method, s), c.at(other.method, s)) for s in one.share)
+    return all(
+        x is y if x is None or y is None else np.array_equal(x.kept.bits, y.kept.bits) for x, y in pairs
+    )
 
 
 _Values = Callable[[float], tuple[float | None, float | None, float | None]]
@@ -174,8 +175,8 @@ def _measure(c, measure: str, a: str, method: str, tok, expected: str | None) ->
         return single(None if found is None else found.count / found.total)
 
     def overlap(share: float):
-        one, other = packed(c, a, share), packed(c, method, share)
-        return single(None if one is None or other is None else jaccard(one, other))
+        one, other = c.at(a, share), c.at(method, share)
+        return single(None if one is None or other is None else one.kept.overlap(other.kept))
 
     def size(share: float):
         return single(text.kept_bytes(c, method, share))
@@ -202,7 +203,7 @@ def _series(c: Comparison, measure: str, method: str, a: str, b: str | None, val
     elif measure == "output_error":
         shares = set(error_shares(c, method)) | {c.share(k) for k in c.budgets}
     else:
-        shares = set(stored_shares(c, method)) | {c.share(k) for k in c.budgets}
+        shares = set(c.shares(method)) | {c.share(k) for k in c.budgets}
     ordered = _distinct(sorted(shares))
     found = [values(s) for s in ordered]
     return Series(

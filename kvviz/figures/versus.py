@@ -18,7 +18,7 @@ from kvviz.figures.strip import strip_spans
 from kvviz.figures.token_map import CellTable, centre, layer_axis, strip_of, token_map
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
-from kvviz.results.kept import bins, need_kept, outside, over_heads, pool_sum
+from kvviz.results.kept import bins, over_heads, pool_sum
 
 TITLE = "A against B"
 GUIDE = (
@@ -111,14 +111,14 @@ def versus_table(
     columns: int = MOST_COLUMNS,
 ) -> VersusTable:
     """Count per head and token what only A, only B and both kept, then pool the counts."""
-    cut = bins(c, x0, x1, columns)
-    of_a = need_kept(c, a, k)[:, :, cut.x0 : cut.x1]
-    of_b = need_kept(c, b, k)[:, :, cut.x0 : cut.x1]
+    cut = bins(c.n, x0, x1, columns)
+    of_a = c.need(a, k).kept.span(cut.x0, cut.x1)
+    of_b = c.need(b, k).kept.span(cut.x0, cut.x1)
     both = pool_sum(over_heads(of_a & of_b), cut).astype(np.int64)
     only_a = pool_sum(over_heads(of_a), cut).astype(np.int64) - both
     only_b = pool_sum(over_heads(of_b), cut).astype(np.int64) - both
     heads = c.model.n_kv_heads
-    beyond = pool_sum(outside(c, cut.x0, cut.x1), cut).astype(np.int64) * heads
+    beyond = pool_sum(c.outside(cut.x0, cut.x1), cut).astype(np.int64) * heads
     entries = cut.widths * heads
     code = cell_classes(only_a, only_b, both, entries[None] - beyond, cut.size > 1)
     code[beyond == entries[None]] = OUTSIDE

@@ -10,9 +10,7 @@ import numpy as np
 
 from kvviz.errors import InputError
 from kvviz.results import words as text
-from kvviz.results.comparison import Comparison
-from kvviz.results.kept import kept, layer_protected, outside, scope, span_kept, stored_shares
-from kvviz.types import Selection
+from kvviz.results.comparison import Comparison, Point
 
 STATES = {
     "score": "kept by score",
@@ -91,12 +89,11 @@ def scores_of(c: Comparison, method: str, k: float | int, first: bool = False) -
 
     first=True asks for the scores of stage 1. None where there are none, or all of them are NaN.
     """
-    variant = c.variant(method, k)
-    selection = variant.selection if variant is not None else None
+    point = c.at(method, k)
     if first:
-        return None if selection is None else selection.first_scores
-    rows = selection.scores if selection is not None else c.scores.get(method)
-    if rows is None or not any(np.isfinite(np.asarray(row)).any() for row in rows):
+        return None if point is None else point.first_scores
+    rows = c.scores.get(method) if point is None else point.scores
+    if rows is None or not any(np.isfinite(row).any() for row in rows):
         return None
     return rows
 
@@ -106,10 +103,7 @@ def least_held(c: Comparison, method: str, k: float | int, tok: tuple[int, int])
     start, end = max(0, tok[0]), min(tok[1], c.n)
     if start >= end:
         raise InputError(f"Choose a token between 0 and {c.n - 1}.")
-    held = span_kept(c, method, k, start, end)
-    if held is None:
-        raise InputError(f"No kept tokens were stored at {text.budget_name(c, k)}.")
-    return start + int(held.sum(axis=(0, 1)).argmin())
+    return start + int(c.need(method, k).kept.span(start, end).sum(axis=(0, 1)).argmin())
 
 
 def why_card(
@@ -121,9 +115,10 @@ def why_card(
     methods: Sequence[str],
 ) -> WhyCard:
     """The card of the least-held token of `tok` (start, end exclusive)."""
-    masks = {m: mask for m in methods if (mask := kept(c, m, k)) is not None}
-    chosen = least_held(c, next(iter(masks), methods[0]), k, tok)
-    held = {m: (int(x[:, :, chosen].sum()), x[:, :, chosen].size) for m, x in masks.items()}
+    points = {m: point for m in methods if (point := c.at(m, k)) is not None}
+    chosen = least_held(c, next(iter(points), methods[0]), k, tok)
+    heads = {m: point.kept.token(chosen) for m, point in points.items()}
+    held = {m: (int(x.sum()), x.size) for m, x in heads.items()}
     pieces = [
         f"{text.label(c, m)} kept it in {count} of {total} KV heads"
         if index == 0
@@ -140,7 +135,7 @@ def why_card(
         marks=[m.name for m in c.marks if m.start <= chosen < m.end],
         held=held,
         held_line=", ".join(pieces),
-        columns=[_column(c, m, chosen, layer, head, k, masks[m]) for m in masks],
+        columns=[_column(c, m, chosen, layer, head, k, point) for m, point in points.items()],
         attention_words=_lens_words(c, "attention", layer, head, chosen),
         effect_words=_lens_words(c, "effect", layer, head, chosen),
         note="Effects of single tokens do not add up.",
@@ -160,18 +155,15 @@ def _lens_words(c: Comparison, name: str, layer: int, head: int, token: int) -> 
 
 
 def _column(
-    c: Comparison, method: str, token: int, layer: int, head: int, k, mask: np.ndarray
+    c: Comparison, method: str, token: int, layer: int, head: int, k, point: Point
 ) -> MethodColumn:
-    variant = c.variant(method, k)
-    selection = variant.selection if variant is not None else None
-    protected = c.protected(method, k)
-    by_rule = np.zeros_like(mask) if protected is None else protected
+    mask, by_rule = point.kept.mask(), point.kept.protected()
     scores = scores_of(c, method, k)
     own = None if scores is None else np.asarray(scores[layer][head])
     value = None if own is None or not np.isfinite(own[token]) else float(own[token])
     stored = value is None and scores is not None and _score_not_stored(c, method, k, layer, head, token)
     state = _state(c, mask, by_rule, value, None if stored else scores, token, layer, head)
-    which = scope(c, method)
+    which = point.scope
     chosen = mask & ~by_rule
     rank = of = places = cutoff = None
     near_kept = near_evicted = None
@@ -197,8 +189,8 @@ def _column(
         places_words=text.MISSING if places is None else text.count(places),
         margin_words=_margin(value, cutoff),
         scope_words=SCOPES[which].format(layer=layer),
-        stage_words=_stage(selection, token, layer, head),
-        pooling_words=_pooling(selection, token, layer, head),
+        stage_words=_stage(point, token, layer, head),
+        pooling_words=_pooling(point, token, layer, head),
         nearest_kept=near_kept,
         nearest_evicted=near_evicted,
         smallest_here=here,
@@ -222,7 +214,7 @@ def _by_position(row: np.ndarray) -> str:
 def _state(c, mask, by_rule, value, scores, token: int, layer: int, head: int) -> str:
     if mask[layer, head, token]:
         return "rule" if by_rule[layer, head, token] else "score"
-    if outside(c, token, token + 1)[layer, 0]:
+    if c.outside(token, token + 1)[layer, 0]:
         return "outside"
     return "unscored" if value is None and scores is not None else "evicted"
 
@@ -234,8 +226,7 @@ def _score_not_stored(c, method: str, k, layer: int, head: int, token: int) -> b
     """The slider's scores are those of the largest budget, where more tokens are kept by rule."""
     if c.variant(method, k) is not None:
         return False
-    largest = max((v.budget for v in c.variants if v.method == method), key=c.share)
-    return bool(layer_protected(c, method, largest, layer)[head, token])
+    return bool(c.largest(method).kept.layer_protected(layer)[head, token])
 
 
 def _reason(state: str, value: float | None, scores) -> str:
@@ -302,11 +293,10 @@ def _margin(value: float | None, cutoff: float | None) -> str:
     return f"score is {text.score(abs(value - cutoff))} {side} the cut-off"
 
 
-def _stage(selection: Selection | None, token: int, layer: int, head: int) -> str:
-    if selection is None or selection.first_scores is None:
+def _stage(point: Point, token: int, layer: int, head: int) -> str:
+    if point.first_scores is None:
         return ""
-    stage = np.asarray(selection.stage)[layer, head]
-    first = np.asarray(selection.first_scores[layer])[head]
+    stage, first = point.stage[layer, head], point.first_scores[layer][head]
     if not np.isfinite(first[token]):
         return ""
     rivals = np.isfinite(first) & (stage != 3)
@@ -322,15 +312,15 @@ def _stage(selection: Selection | None, token: int, layer: int, head: int) -> st
     return f"{missed} and stage 2" if stage[token] == 0 else ""
 
 
-def _pooling(selection: Selection | None, token: int, layer: int, head: int) -> str:
+def _pooling(point: Point, token: int, layer: int, head: int) -> str:
     """ "raised by token +2 (pool 7)" where the pooled score comes from a neighbour, else ""."""
-    if selection is None or selection.options.get("pool_kind") == "none":
+    pool = point.options.get("pool")
+    if point.scores_raw is None or point.options.get("pool_kind") == "none":
         return ""
-    pool = selection.options.get("pool")
     if not isinstance(pool, int) or pool < 2:
         return ""
-    raw = np.asarray(selection.scores_raw[layer])[head]
-    pooled = float(np.asarray(selection.scores[layer])[head, token])
+    raw = point.scores_raw[layer][head]
+    pooled = float(point.scores[layer][head, token])
     reach = pool // 2
     low = max(0, token - reach)
     around = np.where(np.isfinite(raw), raw, -np.inf)[low : token + reach + 1]
@@ -350,21 +340,10 @@ def _nearest(c: Comparison, row: np.ndarray, among: np.ndarray, token: int, valu
     return Neighbour(best, text.plain(c.prompt.tokens[best]), float(row[best]))
 
 
-def held_at(c: Comparison, method: str, share: float, token: int) -> np.ndarray:
-    """Heads that keep a token at a stored share, bool [L, Hkv], without unpacking the others."""
-    shape = c.model.n_layers, c.model.n_kv_heads
-    variant = c.variant(method, share)
-    if variant is not None and variant.selection is not None:
-        return np.stack([np.asarray(row)[:, token] for row in variant.selection.mask])
-    index = next(i for i, stop in enumerate(c.stops) if np.isclose(stop, share, rtol=1e-9))
-    column = c.kept_bits[method][index][:, token >> 3]
-    return ((column >> (7 - (token & 7))) & 1).astype(bool).reshape(shape)
-
-
 def _smallest(c: Comparison, method: str, token: int, layer: int, head: int):
     here = half = None
-    for share in stored_shares(c, method):
-        places = held_at(c, method, share, token)
+    for share in c.shares(method):
+        places = c.at(method, share).kept.token(token)
         if here is None and places[layer, head]:
             here = share
         if half is None and 2 * int(places.sum()) >= places.size:

@@ -13,7 +13,6 @@ from kvviz.figures.palette import role
 from kvviz.figures.why_card import least_held
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
-from kvviz.results.kept import need_kept
 from kvviz.results.table import Table
 
 
@@ -55,11 +54,11 @@ def why_minimap_table(
     if tok is None:
         raise InputError("Choose a word in the text, or a dot.")
     token = least_held(c, a, k, tok)
-    of_a = need_kept(c, a, k)[:, :, token]
+    of_a = c.need(a, k).kept.token(token)
     if b is None:
         code = of_a.astype(np.uint8)
     else:
-        of_b = need_kept(c, b, k)[:, :, token]
+        of_b = c.need(b, k).kept.token(token)
         code = np.select([of_a & of_b, of_a, of_b], [1, 2, 3], 0).astype(np.uint8)
     label_b = None if b is None else text.label(c, b)
     name = text.plain(c.prompt.tokens[token])

@@ -18,7 +18,6 @@ from kvviz.figures.effect import errors_at
 from kvviz.figures.why_card import scores_of
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
-from kvviz.results.kept import layer_kept, layer_protected, outside, span_kept, stored_shares
 from kvviz.results.table import Table
 from kvviz.types import QUESTION_AGNOSTIC, Mark
 
@@ -101,8 +100,7 @@ def axis_choices(c: Comparison, k: float | int) -> list[tuple[str, str]]:
         if scores_of(c, method, k) is None:
             continue
         choices.append((method, f"score of {text.label(c, method)}"))
-        variant = c.variant(method, k)
-        if variant and variant.selection and variant.selection.first_scores is not None:
+        if scores_of(c, method, k, first=True) is not None:
             choices.append((method + FIRST, f"stage 1 score of {text.label(c, method)}"))
     return choices
 
@@ -214,35 +212,34 @@ def _axis(c: Comparison, name: str, layer: int, head: int, k) -> tuple[np.ndarra
 
 
 def _states(c: Comparison, layer: int, head: int, a: str, b: str | None, k) -> np.ndarray:
-    of_a = layer_kept(c, a, k, layer)[head]
+    kept = c.need(a, k).kept
+    of_a = kept.layer(layer)[head]
     if b is None:
         state = np.where(of_a, KEPT, EVICTED)
     else:
-        of_b = layer_kept(c, b, k, layer)[head]
+        of_b = c.need(b, k).kept.layer(layer)[head]
         state = np.select([of_a & of_b, of_a, of_b], [KEPT, A_ONLY, B_ONLY], EVICTED)
-    protected = layer_protected(c, a, k, layer)[head]
+    protected = kept.layer_protected(layer)[head]
     state = np.where(protected & of_a, PROTECTED, state)
-    return np.where(outside(c)[layer] & (state == EVICTED), OUTSIDE, state).astype(np.uint8)
+    return np.where(c.outside()[layer] & (state == EVICTED), OUTSIDE, state).astype(np.uint8)
 
 
 def _cutoffs(c: Comparison, name: str, layer: int, head: int, k) -> list[tuple[float, str]]:
     """The lowest value still kept by score on this axis in this head, where a method cuts it."""
     method, first = name.removesuffix(FIRST), name.endswith(FIRST)
     scores = scores_of(c, method, k, first=first) if method in c.methods else None
-    if scores is None or not any(math.isclose(s, c.share(k)) for s in stored_shares(c, method)):
+    point = c.at(method, k)
+    if scores is None or point is None:
         return []
-    mask = layer_kept(c, method, k, layer)
     label = text.label(c, method)
     values = np.asarray(scores[layer][head])
-    chosen = mask[head] & np.isfinite(values)
-    variant = c.variant(method, k)
-    selection = variant.selection if variant is not None else None
-    if selection is not None and selection.first_scores is not None:
+    chosen = point.kept.layer(layer)[head] & np.isfinite(values)
+    if point.first_scores is not None:
         stage = 1 if first else 2
-        chosen &= np.asarray(selection.stage)[layer, head] == stage
+        chosen &= point.stage[layer, head] == stage
         label = f"cut-off of {label}, stage {stage}"
     else:
-        chosen &= ~layer_protected(c, method, k, layer)[head]
+        chosen &= ~point.kept.layer_protected(layer)[head]
         label = f"cut-off of {label}"
     return [(float(values[chosen].min()), label)] if chosen.any() else []
 
@@ -280,9 +277,9 @@ def default_head(
     difference = np.zeros(shape)
     if tok is not None and tok[0] < c.n:
         span = max(0, tok[0]), min(tok[1], c.n)
-        masks = [span_kept(c, m, k, *span) for m in (a, b if b is not None else "full")]
-        if all(m is not None for m in masks):
-            one, other = (m.sum(axis=-1, dtype=np.int64) for m in masks)
+        points = [c.at(m, k) for m in (a, b if b is not None else "full")]
+        if all(p is not None for p in points):
+            one, other = (p.kept.span(*span).sum(axis=-1, dtype=np.int64) for p in points)
             difference = np.abs(one - other).astype(np.float64)
     if not difference.any():
         errors = [errors_at(c, method, k) for method in (a, b) if method is not None]

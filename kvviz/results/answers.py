@@ -10,10 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvviz.results import words as text
-from kvviz.results.comparison import Comparison, mean_kl
+from kvviz.results.comparison import Comparison, Variant, mean_kl
 from kvviz.results.table import Table
 from kvviz.results.verdict import contains_expected
-from kvviz.types import Variant
 
 VERDICTS = {"right": "contains the expected answer", "wrong": "does not contain it", "": ""}
 

@@ -12,8 +12,7 @@ import numpy as np
 
 from kvviz.results import words as text
 from kvviz.results.answers import verdict
-from kvviz.results.comparison import Comparison, mean_kl
-from kvviz.types import Variant
+from kvviz.results.comparison import Comparison, Variant, mean_kl
 
 
 def report(c: Comparison, before: Variant, tried: Sequence[Variant], edits: Sequence[Any]) -> dict[str, Any]:
@@ -27,7 +26,7 @@ def _row(c: Comparison, name: str, v: Variant) -> dict[str, Any]:
     held, error = "", v.output_error
     if c.marks:
         mark = c.marks[0]
-        kept = np.stack([np.asarray(m) for m in v.selection.mask])[:, :, mark.start : mark.end]
+        kept = v.packed.kept.span(mark.start, mark.end)
         held = f"{mark.name} in {int(kept.all(axis=-1).sum())} of {kept.shape[0] * kept.shape[1]}"
     return {
         "name": name,

@@ -18,11 +18,10 @@ import numpy as np
 from kvviz.engine.ask import Ask
 from kvviz.results import words as text
 from kvviz.results.answers import first_difference, verdict
-from kvviz.results.comparison import Comparison, mean_kl
-from kvviz.results.kept import head_counts, jaccard, kept, packed, window_starts
+from kvviz.results.comparison import Comparison, Variant, mean_kl
 from kvviz.results.marks import group_holders, groups
 from kvviz.results.words import span_names
-from kvviz.types import QUESTION_AWARE, Variant
+from kvviz.types import QUESTION_AWARE
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -74,8 +73,8 @@ def caution(c: Comparison, methods: Sequence[str], k: float | int) -> str:
 
 def _evicted(c: Comparison, method: str, k: float | int) -> bool:
     """Did the method drop anything at this budget? True where that is not known."""
-    counts = head_counts(c, method, k)
-    return counts is None or bool((counts < head_counts(c, "full", 1.0)).any())
+    point = c.at(method, k)
+    return point is None or bool(c.evicted(point).any())
 
 
 def _reads_window(c: Comparison, method: str) -> bool:
@@ -88,22 +87,22 @@ def notices(c: Comparison, methods: Sequence[str], k: float | int) -> list[str]:
     said = [sentence for sentence in (_known_before(c), _equal_sets(c, methods, k)) if sentence]
     for method in methods:
         label = text.label(c, method)
-        counts, full = head_counts(c, method, k), head_counts(c, "full", 1.0)
-        if counts is None:
+        point = c.at(method, k)
+        if point is None:
             continue
-        if (counts == full).all():
+        if not c.evicted(point).any():
             said.append(f"{label} kept everything at this budget: nothing was evicted.")
             continue
-        mask, protected = kept(c, method, k), c.protected(method, k)
+        mask, protected = point.kept.mask(), point.kept.protected()
         start, end = c.prompt.document_span
         end = min(end, c.n)
         # A sliding window that has left the whole document behind is not this method's doing.
-        reach = mask[window_starts(c) < end][:, :, start:end]
+        reach = mask[c.window_starts() < end][:, :, start:end]
         empty = int((~reach.any(axis=-1)).sum()) if start < end else 0
         if empty:
             heads = "1 head" if empty == 1 else f"{text.count(empty)} heads"
             said.append(f"In {heads} {label} kept no entry of the document.")
-        if protected is not None and not (mask & ~protected).any():
+        if not (mask & ~protected).any():
             name = text.budget_name(c, k)
             said.append(f"At {name}, {label} can keep only its protected tokens.")
     return said
@@ -128,8 +127,8 @@ def _equal_sets(c: Comparison, methods: Sequence[str], k: float | int) -> str:
     """Two methods that keep the same entries are one method at this budget."""
     if len(methods) != 2 or not all(_evicted(c, m, k) for m in methods):
         return ""
-    sets = [packed(c, method, k) for method in methods]
-    if any(s is None for s in sets) or not np.array_equal(*sets):
+    points = [c.at(method, k) for method in methods]
+    if any(p is None for p in points) or not np.array_equal(*(p.kept.bits for p in points)):
         return ""
     names = text.span_names([text.label(c, m) for m in methods])
     return f"{names} keep the very same entries at {text.budget_name(c, k)}: they are one method here."
@@ -331,10 +330,11 @@ def _held_and_answered(c, methods, held, k, expected: str | None) -> str:
 
 
 def _overlap(c: Comparison, methods: list[str], k) -> str:
-    masks = [packed(c, method, k) for method in methods]
-    if len(masks) < 2 or any(m is None for m in masks):
+    points = [c.at(method, k) for method in methods]
+    if len(points) < 2 or any(p is None for p in points):
         return ""
-    return f"The two kept sets share {text.share(jaccard(*masks))} of their entries."
+    shared = points[0].kept.overlap(points[1].kept)
+    return f"The two kept sets share {text.share(shared)} of their entries."
 
 
 def _effect(c: Comparison, methods: list[str], k, expected: str | None) -> str:

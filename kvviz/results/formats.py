@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 import unicodedata
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvviz.identity import MethodRef, option_text
-from kvviz.results.comparison import Comparison
+
+if TYPE_CHECKING:
+    from kvviz.results.comparison import Comparison
 
 MISSING = "–"
 

@@ -1,162 +1,123 @@
-"""Reading kept entries out of a comparison, and pooling them into columns.
+"""What was kept, as bits: a set of entries, and pooling its tokens into columns.
 
-L layers, Hkv KV heads, n tokens under compression. The method "full" keeps all a layer can hold.
+L layers, Hkv KV heads, n tokens under compression; an entry is one (layer, KV head, token).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from kvviz.errors import InputError
-from kvviz.results.comparison import Comparison
-from kvviz.results.formats import budget_name, budget_share
+from kvviz.types import ModelInfo
 
 
-def window_starts(c: Comparison) -> np.ndarray:
-    """First token that each layer still holds, int64 [L]; 0 where its attention is full.
+@dataclass(frozen=True, eq=False)
+class KeptSet:
+    """The kept entries of one method at one budget, a bit an entry, unpacked as far as it is asked for.
+
+    bits     uint8 [L, Hkv, ceil(n / 8)], np.packbits of the kept mask along its tokens.
+    by_rule  the same of the entries kept by rule rather than by score.
+    n        tokens under compression.
+    entries  b, entries per KV head on average that the budget allows.
+    """
+
+    bits: np.ndarray
+    by_rule: np.ndarray
+    n: int
+    entries: int
+
+    @classmethod
+    def pack(cls, mask: np.ndarray, protected: np.ndarray, entries: int) -> KeptSet:
+        """From masks, bool [L, Hkv, n]; `protected` may be broadcastable to that."""
+        mask = np.asarray(mask, dtype=bool)
+        protected = np.broadcast_to(np.asarray(protected, dtype=bool), mask.shape)
+        return cls(np.packbits(mask, axis=-1), np.packbits(protected, axis=-1), mask.shape[-1], int(entries))
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(L, Hkv, n)."""
+        return (*self.bits.shape[:2], self.n)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held."""
+        return self.bits.nbytes + self.by_rule.nbytes
+
+    def mask(self) -> np.ndarray:
+        """Kept entries, bool [L, Hkv, n]."""
+        return _unpack(self.bits, 0, self.n)
+
+    def protected(self) -> np.ndarray:
+        """Entries kept by rule, bool [L, Hkv, n]."""
+        return _unpack(self.by_rule, 0, self.n)
+
+    def layer(self, index: int) -> np.ndarray:
+        """Kept entries of one layer, bool [Hkv, n]."""
+        return _unpack(self.bits[index], 0, self.n)
+
+    def layer_protected(self, index: int) -> np.ndarray:
+        """Entries of one layer kept by rule, bool [Hkv, n]."""
+        return _unpack(self.by_rule[index], 0, self.n)
+
+    def span(self, start: int, end: int) -> np.ndarray:
+        """Kept entries of the tokens start to end (exclusive), bool [L, Hkv, end - start]."""
+        return _unpack(self.bits, start, end)
+
+    def span_protected(self, start: int, end: int) -> np.ndarray:
+        """Entries of the tokens start to end kept by rule, bool [L, Hkv, end - start]."""
+        return _unpack(self.by_rule, start, end)
+
+    def token(self, t: int) -> np.ndarray:
+        """Heads that keep one token, bool [L, Hkv]."""
+        return (self.bits[..., t >> 3] >> (7 - (t & 7)) & 1).view(bool)
+
+    def counts(self) -> np.ndarray:
+        """Entries kept by each head, int64 [L, Hkv]."""
+        return np.bitwise_count(self.bits).sum(axis=-1, dtype=np.int64)
+
+    def protected_tokens(self) -> np.ndarray:
+        """Tokens that some head keeps by rule, bool [n]."""
+        return _unpack(np.bitwise_or.reduce(self.by_rule, axis=(0, 1)), 0, self.n)
+
+    def overlap(self, other: KeptSet) -> float:
+        """Entries that both keep as a share of all that either keeps (Jaccard); 1.0 if neither has any."""
+        either = int(np.bitwise_count(self.bits | other.bits).sum(dtype=np.int64))
+        shared = int(np.bitwise_count(self.bits & other.bits).sum(dtype=np.int64))
+        return shared / either if either else 1.0
+
+
+def _unpack(bits: np.ndarray, start: int, end: int) -> np.ndarray:
+    """Tokens start to end of packed rows as bool; touches the bytes they lie in only."""
+    low = start >> 3
+    part = np.unpackbits(bits[..., low : (end + 7) >> 3], axis=-1)
+    return part[..., start - 8 * low : end - 8 * low].view(bool)
+
+
+def window_starts(model: ModelInfo, n: int) -> np.ndarray:
+    """First of n tokens that each layer still holds, int64 [L]; 0 where its attention is full.
 
     The token after the prompt stands at n and sees the window - 1 tokens before it.
     """
-    starts = [0 if w is None else max(0, c.n - w + 1) for w in c.model.windows]
+    starts = [0 if w is None else max(0, n - w + 1) for w in model.windows]
     return np.asarray(starts, dtype=np.int64)
 
 
-def outside(c: Comparison, x0: int = 0, x1: int | None = None) -> np.ndarray:
-    """Tokens that a layer's sliding window has left behind, bool [L, x1 - x0]."""
-    x1 = c.n if x1 is None else x1
-    return np.arange(x0, x1)[None, :] < window_starts(c)[:, None]
+def everything(model: ModelInfo, n: int) -> KeptSet:
+    """What the full cache holds: all that a layer's window still reaches."""
+    held = np.arange(n)[None, :] >= window_starts(model, n)[:, None]
+    mask = np.broadcast_to(held[:, None], (model.n_layers, model.n_kv_heads, n))
+    return KeptSet.pack(mask, np.zeros((1, 1, 1), bool), n)
 
 
-def kept(c: Comparison, method: str, k: float | int) -> np.ndarray | None:
-    """Kept mask, bool [L, Hkv, n], or None where it was not stored at this budget."""
-    if method == "full":
-        held = ~outside(c)[:, None, :]
-        return np.broadcast_to(held, (c.model.n_layers, c.model.n_kv_heads, c.n))
-    return c.kept(method, k)
-
-
-def layer_kept(c: Comparison, method: str, k: float | int, layer: int) -> np.ndarray:
-    """Kept mask of one layer, bool [Hkv, n], without unpacking the others; InputError as below."""
-    if method == "full":
-        return kept(c, method, k)[layer]
-    variant = c.variant(method, k)
-    if variant is not None and variant.selection is not None:
-        return np.asarray(variant.selection.mask[layer])
-    rows = _layer_bits(c, c.kept_bits, method, k, layer)
-    if rows is None:
-        raise InputError(not_stored(c, method, k, "The kept tokens were not stored"))
-    return rows
-
-
-def layer_protected(c: Comparison, method: str, k: float | int, layer: int) -> np.ndarray:
-    """Entries of one layer kept by rule, bool [Hkv, n]; all False where this was not stored."""
-    shape = c.model.n_layers, c.model.n_kv_heads, c.n
-    variant = c.variant(method, k)
-    if variant is not None and variant.selection is not None:
-        return np.broadcast_to(np.asarray(variant.selection.protected), shape)[layer]
-    rows = _layer_bits(c, c.protected_bits, method, k, layer)
-    return np.zeros(shape[1:], dtype=bool) if rows is None else rows
-
-
-def _layer_bits(c: Comparison, bits, method: str, k, layer: int) -> np.ndarray | None:
-    index = stop_index(c, k)
-    if index is None or method not in bits:
-        return None
-    heads = c.model.n_kv_heads
-    rows = bits[method][index][layer * heads : (layer + 1) * heads]
-    return np.unpackbits(rows, axis=-1, count=c.n).astype(bool)
-
-
-def span_kept(c: Comparison, method: str, k: float | int, start: int, end: int):
-    """Kept mask of the tokens start to end, bool [L, Hkv, end - start], or None; cheap at any n."""
-    variant = c.variant(method, k)
-    index = stop_index(c, k)
-    decoded = variant is not None and variant.selection is not None
-    if decoded or method == "full" or index is None or method not in c.kept_bits:
-        if decoded:
-            return np.stack([np.asarray(row)[:, start:end] for row in variant.selection.mask])
-        mask = kept(c, method, k)
-        return None if mask is None else mask[:, :, start:end]
-    low = start >> 3
-    part = np.unpackbits(c.kept_bits[method][index][:, low : (end + 7) >> 3], axis=-1)
-    part = part[:, start - 8 * low : end - 8 * low].astype(bool)
-    return part.reshape(c.model.n_layers, c.model.n_kv_heads, end - start)
-
-
-def packed(c: Comparison, method: str, k: float | int) -> np.ndarray | None:
-    """Kept mask as bits, uint8 [L * Hkv, ceil(n / 8)], or None where it was not stored."""
-    index = stop_index(c, k)
-    if index is not None and method in c.kept_bits:
-        return c.kept_bits[method][index]
-    mask = kept(c, method, k)
-    return None if mask is None else np.packbits(mask.reshape(-1, c.n), axis=-1)
-
-
-def need_kept(c: Comparison, method: str, k: float | int) -> np.ndarray:
-    """`kept`, or an InputError that names the nearest stored budgets."""
-    mask = kept(c, method, k)
-    if mask is None:
-        raise InputError(not_stored(c, method, k, "The kept tokens were not stored"))
-    return mask
-
-
-def stored_shares(c: Comparison, method: str) -> list[float]:
-    """Shares at which this method's kept entries are known, ascending."""
-    found = {c.share(v.budget) for v in c.variants if v.method == method and v.selection}
-    if method in c.kept_bits:
-        found |= set(c.stops)
-    return sorted(found)
-
-
-def nearest(values: list[float], value: float) -> list[float]:
+def nearest(values: Sequence[float], value: float) -> list[float]:
     """The one below and the one above `value`, as far as they exist."""
     below = [v for v in values if v < value]
     above = [v for v in values if v > value]
     return ([max(below)] if below else []) + ([min(above)] if above else [])
-
-
-def not_stored(c: Comparison, method: str, k: float | int, what: str) -> str:
-    """ "... at 12%; nearest are 10% and 15%." """
-    around = [budget_share(v) for v in nearest(stored_shares(c, method), c.share(k))]
-    if not around:
-        return f"{what} at {budget_name(c, k)}."
-    joined = " and ".join(around)
-    return f"{what} at {budget_name(c, k)}; nearest {'are' if len(around) > 1 else 'is'} {joined}."
-
-
-def stop_index(c: Comparison, k: float | int) -> int | None:
-    """Index of the slider stop at this budget, or None."""
-    for index, stop in enumerate(c.stops):
-        if math.isclose(stop, c.share(k)):
-            return index
-    return None
-
-
-def head_counts(c: Comparison, method: str, k: float | int) -> np.ndarray | None:
-    """Entries kept by each head, int64 [L, Hkv], without unpacking more than needed."""
-    shape = c.model.n_layers, c.model.n_kv_heads
-    if method == "full":
-        held = c.n - window_starts(c)
-        return np.broadcast_to(held[:, None], shape)
-    variant = c.variant(method, k)
-    if variant is not None and variant.selection is not None:
-        return np.asarray(variant.selection.budgets, dtype=np.int64).reshape(shape)
-    index = stop_index(c, k)
-    if index is None or method not in c.kept_bits:
-        return None
-    bits = c.kept_bits[method][index]
-    return np.bitwise_count(bits).sum(axis=-1, dtype=np.int64).reshape(shape)
-
-
-def scope(c: Comparison, method: str) -> str:
-    """What an entry competes with under this method: "head", "layer" or "all"."""
-    for variant in c.variants:
-        if variant.method == method and variant.selection is not None:
-            return variant.selection.scope
-    return "head"
 
 
 @dataclass(frozen=True)
@@ -187,12 +148,12 @@ class Bins:
         return first, first + int(self.widths[column]) - 1
 
 
-def bins(c: Comparison, x0: int = 0, x1: int | None = None, columns: int = 1500) -> Bins:
-    """Columns for the tokens x0 to x1: one token each as long as there is room."""
-    x1 = c.n if x1 is None else x1
-    x0, x1 = max(0, int(x0)), min(c.n, int(x1))
+def bins(n: int, x0: int = 0, x1: int | None = None, columns: int = 1500) -> Bins:
+    """Columns for the tokens x0 to x1 of n: one token each as long as there is room."""
+    x1 = n if x1 is None else x1
+    x0, x1 = max(0, int(x0)), min(n, int(x1))
     if x1 <= x0:
-        raise InputError(f"Choose a range of tokens between 0 and {c.n}.")
+        raise InputError(f"Choose a range of tokens between 0 and {n}.")
     if columns < 1:
         raise InputError("A map needs at least one column.")
     size = math.ceil((x1 - x0) / columns)
@@ -216,10 +177,3 @@ def over_heads(mask: np.ndarray) -> np.ndarray:
     """How many heads have it: bool [L, Hkv, n] to uint8 or uint16 [L, n]."""
     small = np.uint8 if mask.shape[1] < 256 else np.uint16
     return mask.view(np.uint8).sum(axis=1, dtype=small)
-
-
-def jaccard(one: np.ndarray, other: np.ndarray) -> float:
-    """Shared entries (packed masks) as a share of all that either keeps; 1.0 if neither has any."""
-    either = int(np.bitwise_count(one | other).sum(dtype=np.int64))
-    shared = int(np.bitwise_count(one & other).sum(dtype=np.int64))
-    return shared / either if either else 1.0

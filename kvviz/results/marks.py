@@ -8,7 +8,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvviz.results.comparison import Comparison
-from kvviz.results.kept import span_kept, window_starts
 from kvviz.types import Mark
 
 
@@ -37,9 +36,10 @@ def holders(c: Comparison, method: str, k: float | int, start: int, end: int) ->
     if first >= last:
         share = np.ones(shape, dtype=np.float32)
         return Holders(share.size, share.size, share > 0, share)
-    part = span_kept(c, method, k, first, last)
-    if part is None:
+    point = c.at(method, k)
+    if point is None:
         return None
+    part = point.kept.span(first, last)
     places = part.all(axis=-1)
     beyond = max(0, end - max(start, last))
     share = (part.sum(axis=-1) + beyond) / (last - first + beyond)
@@ -63,8 +63,3 @@ def group_holders(c: Comparison, method: str, k: float | int, marks: list[Mark])
     places = np.any([h.places for h in each], axis=0)
     share = np.max([h.share for h in each], axis=0)
     return Holders(int(places.sum()), places.size, places, share)
-
-
-def outside_windows(c: Comparison, start: int) -> np.ndarray:
-    """Layers whose sliding window has left token `start` behind, bool [L]."""
-    return window_starts(c) > start

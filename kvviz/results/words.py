@@ -30,7 +30,6 @@ from kvviz.results.formats import (
     share_of,
     shortened,
 )
-from kvviz.results.kept import head_counts
 
 __all__ = [
     "MAX_TOKEN",
@@ -101,9 +100,10 @@ def excerpt(tokens: Iterable[str], limit: int = MAX_TOKEN) -> str:
 
 def entries_words(c: Comparison, method: str, k: float | int) -> str:
     """ "205 tokens per KV head", or average and range where heads keep different numbers."""
-    counts = head_counts(c, method, k)
-    if counts is None:
+    point = c.at(method, k)
+    if point is None:
         return f"{count(c.share(k) * c.n)} tokens per KV head"
+    counts = point.kept.counts()
     low, high = int(counts.min()), int(counts.max())
     if low == high:
         return f"{count(low)} {'token' if low == 1 else 'tokens'} per KV head"
@@ -117,11 +117,11 @@ def kept_bytes(c: Comparison, method: str, k: float | int) -> float | None:
     variant = c.variant(method, k)
     if variant is not None and variant.bytes:
         return float(variant.bytes)
-    counts = head_counts(c, method, k)
-    if counts is None:
+    point = c.at(method, k)
+    if point is None:
         return None
-    held = head_counts(c, "full", 1.0)
-    return c.bytes_full * float(counts.sum()) / float(held.sum())
+    held = c.at("full", 1.0).kept.counts()
+    return c.bytes_full * float(point.kept.counts().sum()) / float(held.sum())
 
 
 def budget_triple(c: Comparison, method: str, k: float | int) -> str:

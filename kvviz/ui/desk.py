@@ -15,8 +15,8 @@ import gradio as gr
 from kvviz.engine.ask import Ask
 from kvviz.errors import Cancelled, KvvizError
 from kvviz.identity import MethodRef
-from kvviz.results.comparison import Comparison, load_comparison
-from kvviz.types import Variant
+from kvviz.results.archive import load_comparison
+from kvviz.results.comparison import Comparison, Variant
 from kvviz.ui import asks, worker
 from kvviz.ui.line import Line, words
 from kvviz.ui.runs import Run, RunStore
@@ -201,24 +201,13 @@ class Desk:
             self.reference = result
         if into is None:
             return self.store.add(result, "own", "Your run", owner, ask=ask)
-        c = into.comparison
-        have = {v.key for v in c.variants}
-        new = [v for v in result.variants if v.key not in have and v.finished != "cancelled"]
-        methods = {**(c.settings.get("methods") or {}), **(result.settings.get("methods") or {})}
-        return self._extended(into, ask, owner, new, _tables(c, result), methods=methods)
+        return self._extended(into, ask, owner, into.comparison.merged(result))
 
-    def _extended(
-        self, run: Run, ask: asks.Request, owner: str, new: list[Any],
-        tables: dict[str, Any] | None = None, **settings: Any,
-    ) -> Run:  # fmt: skip
+    def _extended(self, run: Run, ask: asks.Request, owner: str, more: Comparison) -> Run:
         """The run with more answers. A stored run is everyone's, so a visitor gets a copy."""
-        old = run.comparison
-        more = dataclasses.replace(
-            old, variants=[*old.variants, *new], settings={**old.settings, **settings}, **(tables or {})
-        )
         made = [m for m in more.methods if not MethodRef.parse(m).made]
         ask = self._recipe(run).of(made, more.budgets)  # what it holds now, for the next time more is asked
-        more.settings["ask"] = ask.plain.to_dict()
+        more = dataclasses.replace(more, settings={**more.settings, "ask": ask.plain.to_dict()})
         if run.origin == "stored":
             return self.store.add(more, "own", f"{run.title}, continued", owner, ask=ask)
         run.comparison = more
@@ -266,13 +255,13 @@ class Desk:
         number = 1 + len(c.settings.get("edits") or [])
         name, label = f"{before.method}+edit{number}", f"{before.label} + edit {number}"
         new = dataclasses.replace(found.variants[0], method=name, label=label)
-        new.selection = dataclasses.replace(new.selection, method=name, label=label)
+        new.selection = dataclasses.replace(new.packed, method=name, label=label)
         made = {"method": before.method, "budget": before.budget, "same_size": same_size,
                 "edits": [dataclasses.asdict(edit) for edit in edits], "name": name}  # fmt: skip
-        return self._extended(
-            run, ask, owner, [new], experiment=report(c, before, found.variants, edits),
-            edits=[*(c.settings.get("edits") or []), made],
-        )  # fmt: skip
+        settings = {**c.settings, "experiment": report(c, before, found.variants, edits),
+                    "edits": [*(c.settings.get("edits") or []), made]}  # fmt: skip
+        more = dataclasses.replace(c, variants=[*c.variants, new], settings=settings)
+        return self._extended(run, ask, owner, more)
 
     def _recipe(self, run: Run) -> asks.Request:
         """What was asked when this run was made, to ask it again at another budget."""
@@ -305,11 +294,3 @@ def expected_seconds(
     scale = {"read": longer, "decode": more_answers * steps}
     scale |= dict.fromkeys(("score", "errors", "lenses"), longer * more_methods)
     return sum(seconds * scale.get(stage, 1.0) for stage, seconds in c.seconds.items())
-
-
-def _tables(old: Comparison, new: Comparison) -> dict[str, Any]:
-    """What the views need of the methods that `new` adds; nothing where its stops are other ones."""
-    if new.stops != old.stops:
-        return {}
-    names = ("kept_bits", "protected_bits", "stop_entries", "stop_errors", "scores")
-    return {name: {**getattr(new, name), **getattr(old, name)} for name in names}

@@ -16,7 +16,8 @@ from typing import Any
 
 from kvviz.errors import InputError
 from kvviz.resources import asset
-from kvviz.results.comparison import Comparison, load_comparison
+from kvviz.results.archive import load_comparison
+from kvviz.results.comparison import Comparison
 
 STORED = asset("runs")
 GONE = "This run is no longer kept here. Open its saved file to see it again."
@@ -40,11 +41,8 @@ class Run:
 
 
 def weight(c: Comparison) -> int:
-    """Rough bytes a comparison holds, for the bound of the store."""
-    tables = (c.kept_bits, c.protected_bits, c.stop_errors, c.scores, c.lenses)
-    arrays = sum(int(a.nbytes) for table in tables for a in table.values())
-    per_variant = c.model.n_layers * c.model.n_kv_heads * c.n * 4
-    return arrays + per_variant * max(1, len(c.variants))
+    """Bytes a comparison holds, for the bound of the store."""
+    return c.nbytes
 
 
 class RunStore:

@@ -24,7 +24,7 @@ def test_each_run_is_labelled(path):
     c = kvviz.load_comparison(path)
     assert c.settings["title"] and c.settings["date"] and c.settings["stored"]
     assert c.model.id == "smollm2-135m" and c.model.dtype == "float32"
-    assert c.kept_bits.keys() == set(c.methods) and set(c.lenses) == {"attention", "effect"}
+    assert {p.method for p in c.at_stops} == set(c.methods) and set(c.lenses) == {"attention", "effect"}
 
 
 def test_the_first_run_opens_where_methods_disagree():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic import synthetic_comparison
+from synthetic import kept_changed, synthetic_comparison
 
 from kvviz.errors import InputError
 from kvviz.figures import document as doc
@@ -16,8 +16,8 @@ def test_counts_match_the_masks(run, colour_by, layer, head):
     table = doc.document_tokens(run, "snapkv", "dropkv", 0.2, colour_by, layer, head)
     rows = slice(None) if layer is None else [layer]
     columns = slice(None) if head is None else [head]
-    a = run.kept("snapkv", 0.2)[rows][:, columns].reshape(-1, run.n)
-    b = run.kept("dropkv", 0.2)[rows][:, columns].reshape(-1, run.n)
+    a = run.at("snapkv", 0.2).kept.mask()[rows][:, columns].reshape(-1, run.n)
+    b = run.at("dropkv", 0.2).kept.mask()[rows][:, columns].reshape(-1, run.n)
     assert np.array_equal(table.held_a, a.sum(0))
     assert np.array_equal(table.held_b, b.sum(0))
     assert np.array_equal(table.only_a, (a & ~b).sum(0))
@@ -54,8 +54,8 @@ def test_shades_never_claim_all_or_nothing():
 def test_a_character_of_three_tokens_is_one_glyph():
     c = synthetic_comparison()
     parts = [i for i, token in enumerate(c.prompt.tokens) if token == "🦊"]
-    for layer in c.variant("snapkv", 0.2).selection.mask:
-        layer[:, parts] = [True, False, True]
+    with kept_changed(c, "snapkv", 0.2) as mask:
+        mask[:, :, parts] = [True, False, True]
     table = doc.document_tokens(c, "snapkv", None, 0.2)
     glyph = int(np.flatnonzero(table.glyph_parts == 3)[0])
     assert (table.glyph_first[glyph], table.glyph_last[glyph]) == (parts[0], parts[-1])

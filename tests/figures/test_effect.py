@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic import synthetic_comparison
+from synthetic import kept_changed, synthetic_comparison
 
 from kvviz.figures import effect
 from kvviz.figures.effect import effect_map_figure, effect_table, error_codes
@@ -17,7 +17,7 @@ def test_errors_of_decoded_budgets_and_stops(run):
     decoded = effect_table(run, "snapkv", "dropkv", 0.1)
     assert np.array_equal(decoded.a, run.variant("snapkv", 0.1).output_error)
     stop = effect_table(run, "snapkv", "dropkv", 0.15)
-    assert np.array_equal(stop.b, run.stop_errors["dropkv"][7])
+    assert np.array_equal(stop.b, run.at("dropkv", 0.15).error)
     assert not stop.message
 
 
@@ -83,7 +83,8 @@ def test_map_says_what_it_shows():
 
 def test_heads_that_kept_nothing_are_named():
     c = synthetic_comparison()
-    c.variant("snapkv", 0.1).selection.budgets[4, 2] = 0
+    with kept_changed(c, "snapkv", 0.1) as mask:
+        mask[4, 2] = False
     table = effect_table(c, "snapkv", None, 0.1)
     assert table.empty == {"A": ["layer 4, KV head 2"]}
     assert "layer 4, KV head 2" in effect_map_figure(table).layout.meta["summary"]
@@ -128,11 +129,9 @@ def test_heads_are_counted_where_something_was_evicted():
     """A sliding layer that keeps all it can hold cannot change; counted in, it makes every median 0."""
     c = synthetic_comparison(windows=(40,) * 4 + (None,) * 2, budgets=(0.5,))
     for method in ("snapkv", "dropkv"):
-        v = c.variant(method, 0.5)
-        v.output_error[:4] = 0
-        v.selection.budgets[:4] = 39
-        for layer in v.selection.mask[:4]:
-            layer[:, -39:] = True
+        c.variant(method, 0.5).output_error[:4] = 0
+        with kept_changed(c, method, 0.5) as mask:
+            mask[:4, :, -39:] = True
     table = effect_table(c, "snapkv", "dropkv", 0.5)
     assert table.evicting.tolist() == [False] * 4 + [True] * 2
     assert table.compared()[2] == 12

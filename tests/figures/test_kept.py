@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from synthetic import synthetic_comparison
+from synthetic import kept_changed, synthetic_comparison
 
 from kvviz.errors import InputError
 from kvviz.figures import cells as codes
@@ -24,7 +24,7 @@ ranges = st.tuples(st.integers(0, 255), st.integers(1, 257)).filter(lambda r: r[
 @settings(deadline=None)
 def test_binned_counts_sum_to_the_exact_counts(span, columns, k):
     table = kept_table(RUN, "snapkv", k, *span, columns=columns)
-    exact = RUN.kept("snapkv", k)[:, :, span[0] : span[1]]
+    exact = RUN.at("snapkv", k).kept.mask()[:, :, span[0] : span[1]]
     assert table.kept.shape[1] <= columns
     assert np.array_equal(table.kept.sum(1), exact.sum((1, 2)))
     assert table.entries.sum() == exact[0].size
@@ -36,8 +36,8 @@ def test_binned_counts_sum_to_the_exact_counts(span, columns, k):
 @settings(deadline=None)
 def test_differences_are_counted_before_pooling(span, columns, k):
     table = versus_table(RUN, "snapkv", "dropkv", k, *span, columns=columns)
-    a = RUN.kept("snapkv", k)[:, :, span[0] : span[1]]
-    b = RUN.kept("dropkv", k)[:, :, span[0] : span[1]]
+    a = RUN.at("snapkv", k).kept.mask()[:, :, span[0] : span[1]]
+    b = RUN.at("dropkv", k).kept.mask()[:, :, span[0] : span[1]]
     for column in range(table.code.shape[1]):
         first, last = table.bins.span(column)
         cell = slice(first - span[0], last - span[0] + 1)
@@ -68,9 +68,9 @@ def test_class_of_a_cell_against_the_rule(kinds, pooled):
 def test_methods_that_keep_different_halves_are_not_equal():
     c = synthetic_comparison(n=120, Hkv=2, Hq=2)
     for method, offset in (("snapkv", 0), ("dropkv", 1)):
-        for layer in c.variant(method, 0.2).selection.mask:
-            layer[:] = False
-            layer[0, offset::2] = True
+        with kept_changed(c, method, 0.2) as mask:
+            mask[:] = False
+            mask[:, 0, offset::2] = True
     table = versus_table(c, "snapkv", "dropkv", 0.2, columns=10)
     assert set(np.unique(table.code)) == {versus.MIXED}
     shares = [kept_table(c, m, 0.2, columns=10).kept for m in ("snapkv", "dropkv")]
@@ -109,9 +109,9 @@ def bar_title(figure):
 
 def test_strongest_token_rule():
     c = synthetic_comparison(n=3000, L=2, marked=False)
-    for layer in c.variant("snapkv", 0.1).selection.mask:
-        layer[:] = False
-        layer[:, 7] = True
+    with kept_changed(c, "snapkv", 0.1) as mask:
+        mask[:] = False
+        mask[:, :, 7] = True
     mean = kept_table(c, "snapkv", 0.1, columns=30)
     strongest = kept_table(c, "snapkv", 0.1, columns=30, rule="max")
     assert (strongest.code[:, 0] == codes.KEPT).all()
@@ -123,9 +123,9 @@ def test_strongest_token_rule():
 
 def test_every_special_state_has_its_own_code_and_legend():
     c = synthetic_comparison(n=400, windows=(None,) * 5 + (101,))
-    selection = c.variant("snapkv", 0.2).selection
-    selection.scores[1][:, 50:60] = np.nan  # a stretch without a score
-    selection.mask[1][:, 50:60] = False
+    c.variant("snapkv", 0.2).selection.scores[1][:, 50:60] = np.nan  # a stretch without a score
+    with kept_changed(c, "snapkv", 0.2) as mask:
+        mask[1, :, 50:60] = False
     table = kept_table(c, "snapkv", 0.2)
     assert (table.code[:5, -32:] == codes.PROTECTED).all()
     assert (table.code[5, : 400 - 100] == codes.OUTSIDE).all()
@@ -190,7 +190,7 @@ def test_the_strip_is_exact(run):
 @pytest.mark.parametrize("k", [0.2, 0.3])
 def test_heads_of_a_layer(run, k):
     table = heads_table(run, "dropkv", k, 3, columns=50)
-    assert np.array_equal(table.kept.sum(1), run.kept("dropkv", k)[3].sum(1))
+    assert np.array_equal(table.kept.sum(1), run.at("dropkv", k).kept.mask()[3].sum(1))
     figure = heads_figure(table, "B")
     assert figure.layout.title.text == (f"Which tokens each head of layer 3 kept · B: DropKV, {k:.0%}")
     assert figure.layout.yaxis.title.text == "KV head"
@@ -200,7 +200,7 @@ def test_heads_of_a_layer(run, k):
 
 def test_bars_show_uneven_budgets(run):
     table = per_layer_table(run, "dropkv", 0.2)
-    counts = run.kept("dropkv", 0.2).sum(-1)
+    counts = run.at("dropkv", 0.2).kept.mask().sum(-1)
     assert np.allclose(table.mean, counts.mean(1))
     assert np.array_equal(table.fewest, counts.min(1))
     assert np.array_equal(table.most, counts.max(1))

@@ -19,10 +19,10 @@ def test_marks_held_at_every_stored_budget(run):
     s = series(sweep_table(run, "mark_held", "snapkv", "dropkv", 0.1), "dropkv")
     mark = run.marks[0]
     for share, value in zip(s.share, s.value):
-        kept = run.kept("dropkv", share)[:, :, mark.start : mark.end].all(-1)
+        kept = run.at("dropkv", share).kept.mask()[:, :, mark.start : mark.end].all(-1)
         assert value == pytest.approx(kept.mean())
     chosen = series(sweep_table(run, "mark_held", "snapkv", None, 0.1, tok=(7, 21)), "snapkv")
-    expected = [run.kept("snapkv", s)[:, :, 7:21].all(-1).mean() for s in chosen.share]
+    expected = [run.at("snapkv", s).kept.mask()[:, :, 7:21].all(-1).mean() for s in chosen.share]
     assert np.allclose(chosen.value, expected)
 
 
@@ -31,14 +31,14 @@ def test_overlap_is_that_of_the_masks(run):
     assert {s.method for s in table.series} == {"dropkv", "streaming_llm"}
     s = series(table, "dropkv")
     for share, value in zip(s.share, s.value):
-        a, b = run.kept("snapkv", share), run.kept("dropkv", share)
+        a, b = run.at("snapkv", share).kept.mask(), run.at("dropkv", share).kept.mask()
         assert value == pytest.approx((a & b).sum() / (a | b).sum())
 
 
 def test_error_is_the_median_head(run):
     s = series(sweep_table(run, "output_error", "snapkv", "dropkv", 0.1), "snapkv")
     at = s.share.index(0.15)
-    errors = run.stop_errors["snapkv"][7]
+    errors = run.at("snapkv", 0.15).error
     assert (s.low[at], s.value[at], s.high[at]) == pytest.approx(tuple(np.percentile(errors, (25, 50, 75))))
     assert s.decoded[at] is False
     assert s.decoded[s.share.index(0.2)] is True
@@ -138,8 +138,9 @@ def test_no_line_lies_on_the_edge_of_the_plot(run, measure):
 
 def test_methods_that_keep_the_same_are_one_line_and_said():
     c = synthetic_comparison()
-    for name in ("kept_bits", "protected_bits", "stop_entries", "stop_errors", "scores"):
-        getattr(c, name)["snapkv:window=32"] = getattr(c, name)["snapkv"]
+    c.scores["snapkv:window=32"] = c.scores["snapkv"]
+    mine = [p for p in c.at_stops if p.method == "snapkv"]
+    c.at_stops += [dataclasses.replace(p, method="snapkv:window=32") for p in mine]
     other = {"method": "snapkv:window=32", "label": "SnapKV (window=32)"}
     c.variants += [dataclasses.replace(v, **other) for v in c.variants if v.method == "snapkv"]
     for measure in ("mark_held", "kl", "bytes"):

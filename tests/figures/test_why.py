@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from synthetic import synthetic_comparison
+from synthetic import kept_changed, synthetic_comparison
 
 from kvviz.errors import InputError
 from kvviz.figures import why_table as data
@@ -26,8 +26,8 @@ def card_of(c, token, *rest):
 
 def test_states_match_the_masks():
     table = why_table(RUN, 2, 1, "snapkv", "dropkv", 0.2)
-    a, b = RUN.kept("snapkv", 0.2)[2, 1], RUN.kept("dropkv", 0.2)[2, 1]
-    protected = RUN.protected("snapkv", 0.2)[2, 1]
+    a, b = RUN.at("snapkv", 0.2).kept.mask()[2, 1], RUN.at("dropkv", 0.2).kept.mask()[2, 1]
+    protected = RUN.at("snapkv", 0.2).kept.protected()[2, 1]
     for row, token in enumerate(table.token):
         expected = (
             data.PROTECTED
@@ -96,7 +96,7 @@ def test_cut_off_lines():
     for k in (0.2, 0.3):  # decoded, and a slider stop
         table = why_table(RUN, 1, 1, "snapkv", None, k, x="snapkv")
         ((side, value, label),) = table.cutoffs
-        kept = RUN.kept("snapkv", k)[1, 1] & ~RUN.protected("snapkv", k)[1, 1]
+        kept = RUN.at("snapkv", k).kept.mask()[1, 1] & ~RUN.at("snapkv", k).kept.protected()[1, 1]
         assert (side, label) == ("x", "cut-off of SnapKV")
         assert value == pytest.approx(RUN.scores["snapkv"][1, 1][kept].min())
         assert len(why_figure(table).layout.shapes) == 1
@@ -126,7 +126,7 @@ def test_card_against_brute_force(token, k):
     card = card_of(RUN, token, 2, 1, k, METHODS)
     for column in card.columns:
         m = column.method
-        kept, protected = RUN.kept(m, k), RUN.protected(m, k)
+        kept, protected = RUN.at(m, k).kept.mask(), RUN.at(m, k).kept.protected()
         here = kept[2, 1, token]
         expected = "rule" if here and protected[2, 1, token] else "score" if here else "evicted"
         assert column.state in (expected, "unscored")
@@ -153,8 +153,8 @@ def test_smallest_budget_that_keeps_it():
     card = card_of(RUN, 117, 2, 1, 0.2, METHODS)
     for column in card.columns:
         shares = sorted({*RUN.stops, *RUN.budgets})
-        here = [s for s in shares if RUN.kept(column.method, s)[2, 1, 117]]
-        half = [s for s in shares if RUN.kept(column.method, s)[:, :, 117].sum() >= 9]
+        here = [s for s in shares if RUN.at(column.method, s).kept.mask()[2, 1, 117]]
+        half = [s for s in shares if RUN.at(column.method, s).kept.mask()[:, :, 117].sum() >= 9]
         assert column.smallest_here == min(here)
         assert column.smallest_half == min(half)
 
@@ -192,7 +192,7 @@ def test_margin_words():
 
 
 def test_a_range_shows_its_least_held_token():
-    held = RUN.kept("snapkv", 0.2)[:, :, 100:140].sum((0, 1))
+    held = RUN.at("snapkv", 0.2).kept.mask()[:, :, 100:140].sum((0, 1))
     assert why_card(RUN, (100, 140), 2, 1, 0.2, METHODS).token == 100 + held.argmin()
     with pytest.raises(InputError, match="token between 0 and 299"):
         card_of(RUN, 300, 2, 1, 0.2, METHODS)
@@ -207,9 +207,9 @@ def test_held_line_and_marks():
 
 def test_outside_and_unscored_are_told_apart():
     c = synthetic_comparison(windows=(101,) + (None,) * 5)
-    selection = c.variant("snapkv", 0.2).selection
-    selection.scores[1][0, 60] = np.nan
-    selection.mask[1][0, 60] = False
+    c.variant("snapkv", 0.2).selection.scores[1][0, 60] = np.nan
+    with kept_changed(c, "snapkv", 0.2) as mask:
+        mask[1, 0, 60] = False
     assert card_of(c, 60, 0, 0, 0.2, ["snapkv"]).columns[0].state == "outside"
     assert card_of(c, 60, 1, 0, 0.2, ["snapkv"]).columns[0].state == "unscored"
 
@@ -217,8 +217,8 @@ def test_outside_and_unscored_are_told_apart():
 def test_default_head():
     c = synthetic_comparison()
     span = (c.marks[0].start, c.marks[0].end)
-    a = c.kept("snapkv", 0.2)[:, :, slice(*span)].sum(-1).astype(int)
-    b = c.kept("dropkv", 0.2)[:, :, slice(*span)].sum(-1).astype(int)
+    a = c.at("snapkv", 0.2).kept.mask()[:, :, slice(*span)].sum(-1).astype(int)
+    b = c.at("dropkv", 0.2).kept.mask()[:, :, slice(*span)].sum(-1).astype(int)
     layer, head = default_head(c, "snapkv", "dropkv", 0.2, span)
     assert abs(a - b)[layer, head] == abs(a - b).max()
     layer, head = default_head(c, "snapkv", "dropkv", 0.2, None)
@@ -231,7 +231,7 @@ def test_default_head():
 
 def test_minimap():
     table = why_minimap_table(RUN, (117, 118), "snapkv", "dropkv", 0.2, 2, 1)
-    a, b = RUN.kept("snapkv", 0.2)[:, :, 117], RUN.kept("dropkv", 0.2)[:, :, 117]
+    a, b = RUN.at("snapkv", 0.2).kept.mask()[:, :, 117], RUN.at("dropkv", 0.2).kept.mask()[:, :, 117]
     assert np.array_equal(table.code == 1, a & b)
     assert np.array_equal(table.code == 2, a & ~b)
     assert np.array_equal(table.code == 3, b & ~a)

@@ -18,9 +18,10 @@ from reference import prompt_of
 import kvviz
 from kvviz.engine.prompts import build_prompt
 from kvviz.engine.run import compare
+from kvviz.engine.selection import Selection
 from kvviz.errors import InputError
-from kvviz.results.comparison import FORMAT, Comparison, load_comparison, mean_kl
-from kvviz.types import Selection, Variant
+from kvviz.results.archive import FORMAT, load_comparison
+from kvviz.results.comparison import Comparison, Point, Variant, mean_kl
 
 METHODS = ["snapkv", "criticalkv", "snapkv:window=4,allocation=global"]
 
@@ -48,6 +49,8 @@ def same(a, b, where="") -> None:
         a, b = np.asarray(a), np.asarray(b)
         assert a.dtype == b.dtype, where
         np.testing.assert_array_equal(a, b, err_msg=where)
+    elif isinstance(b, Selection):  # a file gives the same on numpy
+        same(a, Point.pack(b), where)
     elif hasattr(a, "__dataclass_fields__"):
         assert type(a) is type(b), where
         for f in fields(a):
@@ -160,7 +163,7 @@ def test_an_array_of_objects_in_json_is_refused(result, tmp_path):
     manifest["arrays"]["input_ids"]["dtype"] = "|O"
     path = tmp_path / "run.json"
     path.write_text(json.dumps(manifest))
-    with pytest.raises(InputError, match="cannot be read safely"):
+    with pytest.raises(InputError, match="is not a comparison saved by kvviz"):
         load_comparison(path)
 
 
@@ -169,7 +172,7 @@ def test_an_array_that_unpacks_to_too_much_is_refused(result, tmp_path):
     manifest["arrays"]["input_ids"]["shape"] = [10**12]
     path = tmp_path / "run.json"
     path.write_text(json.dumps(manifest))
-    with pytest.raises(InputError, match="cannot be read safely"):
+    with pytest.raises(InputError, match="unpacks to more than 2 GB"):
         load_comparison(path)
 
 
@@ -235,24 +238,26 @@ def test_kept_and_protected_at_decoded_budgets_and_stops(result):
     for c in (result,):
         for method in METHODS:
             for v in (v for v in c.variants if v.method == method):
-                assert np.array_equal(c.kept(method, v.budget), torch.stack(v.selection.mask).numpy())
-                assert np.array_equal(c.protected(method, v.budget), v.selection.protected.numpy())
-            for stop, entries in zip(c.stops, c.stop_entries[method]):
-                kept, rule = c.kept(method, stop), c.protected(method, stop)
+                kept = c.at(method, v.budget).kept
+                assert np.array_equal(kept.mask(), torch.stack(v.selection.mask).numpy())
+                assert np.array_equal(kept.protected(), v.selection.protected.numpy())
+            for stop in c.stops:
+                entries = c.at(method, stop).entries
+                kept, rule = c.at(method, stop).kept.mask(), c.at(method, stop).kept.protected()
                 assert kept.shape == rule.shape == (3, 2, c.n)
                 assert kept.sum() == 6 * entries
                 assert (kept | ~rule).all()
-    assert result.kept("snapkv", 0.123) is None
-    assert result.protected("snapkv", 0.123) is None
-    assert result.kept("knorm", 0.5) is None
+    assert result.at("snapkv", 0.123) is None
+    assert result.at("knorm", 0.5) is None
 
 
 def test_the_same_after_reading_back(result, saved):
     again = load_comparison(saved)
     for method in METHODS:
         for budget in (0.5, 9, 0.1, 1.0):
-            assert np.array_equal(again.kept(method, budget), result.kept(method, budget))
-            assert np.array_equal(again.protected(method, budget), result.protected(method, budget))
+            one, other = again.at(method, budget).kept, result.at(method, budget).kept
+            assert np.array_equal(one.mask(), other.mask())
+            assert np.array_equal(one.protected(), other.protected())
 
 
 def test_variants_are_found_by_share_or_entries(result):
@@ -299,11 +304,17 @@ def test_mean_kl_leaves_out_the_step_that_is_zero_by_construction():
 
 
 def test_a_saved_file_opens_without_the_model_libraries(saved):
-    """Reading needs torch for tensors, but neither transformers nor gradio."""
-    code = (
-        "import sys, kvviz; c = kvviz.load_comparison(sys.argv[1]); c.to_frame(); c.to_json();"
-        "print(sorted({'transformers', 'gradio', 'triton'} & set(sys.modules)))"
-    )
+    code = """
+import sys, kvviz
+c = kvviz.load_comparison(sys.argv[1])
+c.to_frame(), c.to_json(), c.at("snapkv", 0.5).mask
+from kvviz.figures.kept import kept_figure, kept_table
+from kvviz.results.answers import all_answers_table, answer_cards
+from kvviz.results.finding import caution, finding, notices
+finding(c, "snapkv", "criticalkv", 0.5), caution(c, "snapkv"), notices(c, c.methods, 0.5)
+answer_cards(c, "snapkv", None, 0.5), all_answers_table(c).rows(), kept_figure(kept_table(c, "snapkv", 0.5))
+print(sorted({"torch", "transformers", "gradio", "triton"} & set(sys.modules)))
+"""
     done = subprocess.run(
         [sys.executable, "-c", code, str(saved)], capture_output=True, text=True, check=True
     )

@@ -4,7 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
-from synthetic import synthetic_comparison
+from synthetic import kept_changed, synthetic_comparison
 
 from kvviz.results.finding import caution, finding, notices
 from kvviz.types import Mark
@@ -12,11 +12,11 @@ from kvviz.types import Mark
 
 def hold(c, method, k, heads):
     """Make the first `heads` KV heads (layer by layer) hold all of M1, and no other."""
-    selection = c.variant(method, k).selection
-    for index in range(c.model.n_layers * c.model.n_kv_heads):
-        layer, head = divmod(index, c.model.n_kv_heads)
-        for mark in c.marks:
-            selection.mask[layer][head, mark.start : mark.end] = index < heads
+    with kept_changed(c, method, k) as mask:
+        for index in range(c.model.n_layers * c.model.n_kv_heads):
+            layer, head = divmod(index, c.model.n_kv_heads)
+            for mark in c.marks:
+                mask[layer, head, mark.start : mark.end] = index < heads
 
 
 def set_kl(c, method, k, value):
@@ -166,10 +166,8 @@ def test_a_miss_at_the_length_limit_is_said_to_be_one():
 
 def test_equal_kept_sets_are_one_method_here():
     c = synthetic_comparison()
-    one, other = (c.variant(m, 0.1).selection for m in ("snapkv", "dropkv"))
-    other.mask[:] = [m.copy() for m in one.mask]
-    for method in ("snapkv", "dropkv"):
-        c.kept_bits[method] = c.kept_bits["snapkv"]
+    with kept_changed(c, "dropkv", 0.1) as mask:
+        mask[:] = c.at("snapkv", 0.1).kept.mask()
     said = "SnapKV and DropKV keep the very same entries at 10%: they are one method here."
     assert said in notices(c, ["snapkv", "dropkv"], 0.1)
     assert not any("very same" in line for line in notices(c, ["snapkv", "streaming_llm"], 0.1))
@@ -221,8 +219,8 @@ def test_held_sentences_need_no_name_when_one_method_is_shown():
 def test_part_of_a_mark_does_not_count():
     c = synthetic_comparison()
     hold(c, "snapkv", 0.1, 18)
-    for layer in c.variant("snapkv", 0.1).selection.mask:
-        layer[:, c.marks[0].start] = False
+    with kept_changed(c, "snapkv", 0.1) as mask:
+        mask[:, :, c.marks[0].start] = False
     assert "SnapKV holds all of “58213” (M1) in 0 of 18" in finding(c, "snapkv", None, 0.1)[1]
 
 
@@ -230,16 +228,17 @@ def test_several_places_of_the_answer_count_at_least_one():
     c = synthetic_comparison()
     start, end = c.marks[0].start, c.marks[0].end
     c.marks[:] = [Mark("M1a", start, end, "58213"), Mark("M1b", 200, 205, "58213")]
-    for index, layer in enumerate(c.variant("snapkv", 0.1).selection.mask):
-        layer[:, start:end] = index == 0
-        layer[:, 200:205] = index == 1
+    with kept_changed(c, "snapkv", 0.1) as mask:
+        for index, layer in enumerate(mask):
+            layer[:, start:end] = index == 0
+            layer[:, 200:205] = index == 1
     said = finding(c, "snapkv", None, 0.1)[1]
     assert said.startswith("SnapKV holds “58213” at M1a or M1b in 6 of 18 KV heads.")
 
 
 def test_overlap_without_a_mark():
     c = synthetic_comparison(marked=False)
-    a, b = c.kept("snapkv", 0.2), c.kept("dropkv", 0.2)
+    a, b = c.at("snapkv", 0.2).kept.mask(), c.at("dropkv", 0.2).kept.mask()
     share = 100 * (a & b).sum() / (a | b).sum()
     said = finding(c, "snapkv", "dropkv", 0.2)[1]
     assert said == f"The two kept sets share {share:.0f}% of their entries."
@@ -322,9 +321,8 @@ def test_eviction_while_writing_is_said():
 def test_notices():
     c = synthetic_comparison(budgets=(1.0, 0.1, 0.01))
     assert notices(c, ["snapkv"], 1.0) == ["SnapKV kept everything at this budget: nothing was evicted."]
-    selection = c.variant("snapkv", 0.01).selection
-    for layer, protected in zip(selection.mask, selection.protected):
-        layer[:] = protected
+    with kept_changed(c, "snapkv", 0.01) as mask:
+        mask[:] = c.at("snapkv", 0.01).kept.protected()
     first, last = notices(c, ["snapkv"], 0.01)
     assert first == "In 18 heads SnapKV kept no entry of the document."
     assert last == "At 1%, SnapKV can keep only its protected tokens."
@@ -361,7 +359,7 @@ def test_partial_runs():
     """A stopped run has some of its answers and no stops."""
     c = synthetic_comparison()
     kept = [v for v in c.variants if v.method == "snapkv" or v.budget == 0.5]
-    c = dataclasses.replace(c, variants=kept, stops=(), kept_bits={}, protected_bits={})
+    c = dataclasses.replace(c, variants=kept, at_stops=[])
     assert finding(c, "snapkv", "dropkv", 0.1) == ["Answers at 10% are not decoded yet."]
     assert np.isfinite(c.share(0.1))
 

@@ -90,13 +90,13 @@ def test_a_budget_is_three_figures(run):
 
 
 def test_uneven_heads_give_average_and_range(run):
-    counts = run.kept("dropkv", 0.2).sum(-1)
+    counts = run.at("dropkv", 0.2).kept.mask().sum(-1)
     said = f"60 on average ({counts.min()} to {counts.max()}) tokens per KV head"
     assert said in text.budget_triple(run, "dropkv", 0.2)
 
 
 def test_bytes_between_decoded_budgets_follow_the_entries(run):
-    kept = run.kept("snapkv", 0.3)
+    kept = run.at("snapkv", 0.3).kept.mask()
     assert text.kept_bytes(run, "snapkv", 0.3) == pytest.approx(run.bytes_full * kept.mean())
     assert text.kept_bytes(run, "snapkv", 0.12) is None
 

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from synthetic import LABELS, synthetic_comparison  # noqa: E402
 
 from kvviz.errors import Cancelled, InputError
+from kvviz.results.kept import KeptSet
 from kvviz.types import Event
 
 
@@ -49,7 +50,9 @@ class FakeEngine:
         masks = edited_masks(variant, edits, same_size, comparison.model)
         tried = []
         for name, mask in zip(("edit", *SEEDS), masks):
-            selection = dataclasses.replace(variant.selection, mask=list(mask))
+            point = variant.packed
+            kept = KeptSet.pack(mask, point.kept.protected(), point.entries)
+            selection = dataclasses.replace(point, kept=kept)
             text = comparison.full.text if name == "edit" else variant.text
             tried.append(dataclasses.replace(variant, method=f"x+{name}", selection=selection, text=text))
         result = dataclasses.replace(comparison, variants=tried)

@@ -102,7 +102,7 @@ def test_more_of_a_run_lands_in_that_run(desk):
     last = told(desk.decode_more(SimpleNamespace(_data={"run": mine.id, "method": "keydiff"}), WHO))[-1]
     c = mine.comparison
     assert last["run"] == mine.id and c.methods == ["snapkv", "keydiff"]
-    assert set(c.kept_bits) == {"snapkv", "keydiff"} == set(c.settings["methods"])
+    assert {p.method for p in c.at_stops} == {"snapkv", "keydiff"} == set(c.settings["methods"])
     statuses = told(desk.decode_more(SimpleNamespace(_data={"run": mine.id, "budget": 0.2}), WHO))
     assert not any(s.get("stage") == "prefill" for s in statuses)
     assert {v.key for v in mine.comparison.variants} == {

@@ -64,7 +64,7 @@ def test_a_zoom_is_binned_again(store, tmp_path):
 
 
 def test_exports(store, tmp_path):
-    from kvviz.results.comparison import load_comparison
+    from kvviz.results.archive import load_comparison
 
     saved = _ask(store, tmp_path, "export", kind="zip")
     assert load_comparison(saved["path"]).n == 200
