@@ -311,7 +311,7 @@ c.to_frame(), c.to_json(), c.at("snapkv", 0.5).mask
 from kvviz.figures.kept import kept_figure, kept_table
 from kvviz.results.answers import all_answers_table, answer_cards
 from kvviz.results.finding import caution, finding, notices
-finding(c, "snapkv", "criticalkv", 0.5), caution(c, "snapkv", 0.5), notices(c, c.methods, 0.5)
+finding(c, "snapkv", "criticalkv", 0.5), caution(c, ["snapkv"], 0.5), notices(c, c.methods, 0.5)
 answer_cards(c, "snapkv", None, 0.5), all_answers_table(c).rows(), kept_figure(kept_table(c, "snapkv", 0.5))
 print(sorted({"torch", "transformers", "gradio", "triton"} & set(sys.modules)))
 """
