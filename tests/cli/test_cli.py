@@ -85,7 +85,8 @@ def test_writes_what_it_found(document, tiny_model_loads, tmp_path):
     for path in (out, saved):
         loaded = load_comparison(path)
         assert loaded.methods == ["snapkv", "criticalkv"]
-        assert loaded.at("snapkv", 0.1).kept.shape == (loaded.model.n_layers, loaded.model.n_kv_heads, loaded.n)
+        shape = loaded.model.n_layers, loaded.model.n_kv_heads, loaded.n
+        assert loaded.at("snapkv", 0.1).kept.shape == shape
 
 
 @pytest.mark.parametrize(
