@@ -1,0 +1,155 @@
+"""Search for few entries that do: put back into a cut cache, or kept alone, they give the answer.
+
+The search only asks whether sets of entries *work*, many sets at once, and takes nothing for granted: putting
+more back need not help. What it returns is 1-minimal, that is, none of its entries can be spared alone; it is
+the smallest set found, never claimed to be the smallest of all.
+
+Entries are whole numbers, places in the flattened [L, Hkv, n].
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+Works = Callable[[list[np.ndarray]], list[bool]]  # sets of entries -> whether each does
+Gains = Callable[[list[np.ndarray]], list[float]]  # sets of entries -> how far each goes, nats
+Split = Callable[[np.ndarray], list[np.ndarray]]  # a set of entries -> parts of it
+MOST_TRIALS = 4000  # of one search; it stops with the smallest set found until then
+
+
+class OutOfTrials(Exception):
+    """The search has asked as often as it may."""
+
+
+@dataclass
+class Search:
+    """One search: what it may ask, and the smallest working set so far.
+
+    works, gains  answer for a list of sets, decoded together.
+    """
+
+    works: Works
+    gains: Gains
+    most: int = MOST_TRIALS
+    asked: int = 0
+    best: np.ndarray | None = None
+    known: dict[bytes, bool] = field(default_factory=dict)
+
+    def ask(self, sets: list[np.ndarray]) -> list[bool]:
+        """Which of these sets work; remembered, so that no set is decoded twice."""
+        fresh = {s.tobytes(): s for s in sets if s.tobytes() not in self.known}
+        if self.asked + len(fresh) > self.most:
+            raise OutOfTrials
+        self.asked += len(fresh)
+        if fresh:
+            self.known.update(zip(fresh, self.works(list(fresh.values()))))
+        found = [self.known[s.tobytes()] for s in sets]
+        for entries, yes in zip(sets, found):
+            if yes and (self.best is None or len(entries) < len(self.best)):
+                self.best = entries
+        return found
+
+    def ranked(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Parts ordered by what each gives alone, most first; equal ones keep their order."""
+        if len(parts) < 2:
+            return list(parts)
+        if self.asked + len(parts) > self.most:
+            raise OutOfTrials
+        self.asked += len(parts)
+        gains = self.gains(list(parts))
+        return [parts[i] for i in sorted(range(len(parts)), key=lambda i: -gains[i])]
+
+    def prefix(self, parts: Sequence[np.ndarray]) -> list[np.ndarray] | None:
+        """The shortest working run of leading parts among those tried, None where none works."""
+        sizes = sorted({min(2**i, len(parts)) for i in range(len(parts).bit_length() + 1)})
+        low, high = 0, None
+        while sizes:
+            answers = self.ask([joined(parts[:size]) for size in sizes])
+            hit = next((size for size, yes in zip(sizes, answers) if yes), None)
+            if hit is None:
+                break
+            high = hit
+            low = max([size for size in sizes if size < hit], default=low)
+            step = max(1, (high - low) // 8)
+            sizes = list(range(low + step, high, step))
+        return None if high is None else list(parts[:high])
+
+    def pruned(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Working parts without those that can be spared: in halves, quarters, ... then one by one."""
+        parts = list(parts)
+        size = max(1, len(parts) // 2)
+        while True:
+            pieces = [parts[i : i + size] for i in range(0, len(parts), size)] if len(parts) > 1 else []
+            without = [_but(pieces, [i]) for i in range(len(pieces))]
+            answers = self.ask([joined(rest) for rest in without])
+            spared = [i for i, yes in enumerate(answers) if yes]
+            if spared:
+                # All that can be spared singly at once, if they can be spared together; else the first.
+                together = _but(pieces, spared)
+                if len(spared) > 1 and together and self.ask([joined(together)])[0]:
+                    parts = together
+                else:
+                    parts = without[spared[0]]
+                size = min(size, max(1, len(parts) // 2))
+            elif size == 1:
+                return parts
+            else:
+                size = max(1, size // 2)
+
+
+def _but(pieces: list[list[np.ndarray]], out: Sequence[int]) -> list[np.ndarray]:
+    return [part for i, piece in enumerate(pieces) if i not in out for part in piece]
+
+
+def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """The entries of several parts as one sorted set."""
+    return np.unique(np.concatenate(parts)) if len(parts) else np.zeros(0, np.int64)
+
+
+def smallest(search: Search, entries: np.ndarray, splits: Sequence[Split]) -> bool:
+    """Shrink a working set by each split in turn, then entry by entry; `search.best` holds the result.
+
+    splits  each cuts a set of entries into parts, such as passages or heads.
+    Returns whether the search ended by itself, with a 1-minimal set, rather than out of trials.
+    """
+    try:
+        if not search.ask([entries])[0]:
+            return True
+        current = entries
+        for split in [*splits, singles]:
+            parts = search.ranked(split(current))
+            current = joined(search.pruned(search.prefix(parts) or parts))
+        while len(search.best) < len(current):  # a set that was only passed by: is it minimal, too?
+            current = joined(search.pruned(singles(search.best)))
+        return True
+    except OutOfTrials:
+        return False
+
+
+def singles(entries: np.ndarray) -> list[np.ndarray]:
+    """Every entry a part of its own."""
+    return list(entries[:, None])
+
+
+def is_minimal(search: Search, entries: np.ndarray) -> list[bool]:
+    """For each entry whether the set fails without it."""
+    return [not yes for yes in search.ask([np.delete(entries, i) for i in range(len(entries))])]
+
+
+def whittled(search: Search, entries: np.ndarray, splits: Sequence[Split]) -> bool:
+    """Take parts away from a working set as long as it works, by each split in turn, then entry by entry.
+
+    Unlike `smallest` it does not look at what a part gives alone: of a whole cache no part does. Returns as
+    `smallest` does.
+    """
+    try:
+        if not search.ask([entries])[0]:
+            return True
+        for split in [*splits, singles]:
+            entries = joined(search.pruned(split(entries)))
+        return True
+    except OutOfTrials:
+        return False

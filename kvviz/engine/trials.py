@@ -1,0 +1,141 @@
+"""Trials: many kept sets of one prompt, each decoded on a cache that holds exactly its entries.
+
+A trial is a bool array [L, Hkv, n], True = kept. Trials run together in waves that fit the memory for caches;
+how they are spread over waves changes nothing. Layers, heads and tokens count from 0.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from kvviz.engine.cache import build_cache
+from kvviz.engine.decode import Answer, Wave, feed_same, generate
+from kvviz.engine.measures import kl_divergence
+from kvviz.engine.trace import Trace
+from kvviz.errors import Cancelled
+from kvviz.settings import settings
+
+WIDEST = 64  # trials decoded side by side: more rows than this gain nothing on a CPU
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What one trial's cache holds: mask, a list over layers of bool [Hkv, n]; readout as in Selection."""
+
+    mask: list[torch.Tensor]
+    readout: Any = None
+
+
+@dataclass(frozen=True)
+class Forced:
+    """One trial, teacher-forced on an answer of T tokens.
+
+    logp  float64 [T], log-probability of each answer token in nats;  kl  float64 [T], KL(full || trial).
+    """
+
+    logp: np.ndarray
+    kl: np.ndarray
+
+
+class Trials:
+    """Decodes trials on one trace.
+
+    readout  of a kept set, for a method that adds to the attention output of what it kept; None elsewhere.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        readout: Callable[[list[torch.Tensor]], Any] | None = None,
+        cancel: threading.Event | None = None,
+    ):
+        self.trace, self.readout, self.cancel = trace, readout, cancel
+        self.suffix = trace.prompt.input_ids[trace.n :].tolist()  # a question that comes later
+        self.count = 0  # trials decoded so far
+        per_entry = 2 * trace.model.head_dim * trace.keys[0].element_size()
+        self._room = max(1, settings().wave_bytes // per_entry)  # entries that a wave may hold
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(L, Hkv, n)."""
+        return self.trace.model.n_layers, self.trace.model.n_kv_heads, self.trace.n
+
+    def force(self, trials: Iterable[np.ndarray], answer: Sequence[int]) -> Iterator[Forced]:
+        """Each trial fed the same answer, in the order given. KL is against the whole cache."""
+        full = self._whole_logits(answer)
+        targets = torch.as_tensor(list(answer), device=full.device)
+        for wave, size in self._waves(trials, len(answer)):
+            logp, kl = [], []
+            for step, logits in self._forced_logits(wave, answer):
+                wanted = targets[step : step + logits.shape[1]]
+                here = logits.double().log_softmax(-1)
+                picked = here.gather(-1, wanted.expand(size, -1)[..., None])
+                logp.append(picked.squeeze(-1))
+                kl.append(kl_divergence(full[step : step + logits.shape[1]].expand_as(logits), logits))
+            self.count += size
+            for row in zip(torch.cat(logp, 1).cpu().numpy(), torch.cat(kl, 1).cpu().numpy()):
+                yield Forced(*row)
+
+    def write(self, trials: Iterable[np.ndarray], max_new_tokens: int) -> Iterator[Answer]:
+        """Each trial's own greedy answer, in the order given."""
+        for wave, size in self._waves(trials, max_new_tokens):
+            answers = [Answer() for _ in range(size)]
+            first = self._first(wave)
+            for _ in generate(wave, first, max_new_tokens, self.trace.model.stop_ids, answers=answers):
+                self._alive()
+            self.count += size
+            yield from answers
+
+    def _waves(self, trials: Iterable[np.ndarray], length: int) -> Iterator[tuple[Wave, int]]:
+        waiting: list[np.ndarray] = []
+        used = 0
+        for trial in trials:
+            size = int(trial.sum())
+            if waiting and (used + size > self._room or len(waiting) == WIDEST):
+                yield self._wave(waiting, length)
+                waiting, used = [], 0
+            waiting.append(trial)
+            used += size
+        if waiting:
+            yield self._wave(waiting, length)
+
+    def _wave(self, trials: list[np.ndarray], length: int) -> tuple[Wave, int]:
+        self._alive()
+        kept = []
+        for trial in trials:
+            mask = list(torch.from_numpy(np.ascontiguousarray(trial)))
+            kept.append(Kept(mask, self.readout(mask) if self.readout and not trial.all() else None))
+        cache = build_cache(self.trace, kept)
+        return Wave(self.trace.model, cache, len(self.suffix) + length, self.cancel), len(trials)
+
+    def _first(self, wave: Wave) -> torch.Tensor:
+        """What predicts the first new token, [V, vocabulary]."""
+        if not self.suffix:
+            return self.trace.last_logits.expand(wave.size, -1)
+        for logits in feed_same(wave, self.suffix, every=False):
+            last = logits[:, -1]
+        return last
+
+    def _forced_logits(self, wave: Wave, answer: Sequence[int]) -> Iterator[tuple[int, torch.Tensor]]:
+        """(step of the first row, logits [V, T', vocabulary]) until every answer token is predicted."""
+        yield 0, self._first(wave)[:, None]
+        step = 1
+        for logits in feed_same(wave, list(answer)[:-1], every=True):
+            yield step, logits
+            step += logits.shape[1]
+
+    def _whole_logits(self, answer: Sequence[int]) -> torch.Tensor:
+        """Logits of the whole cache at every answer token, [T, vocabulary]."""
+        cache = build_cache(self.trace, [None])
+        wave = Wave(self.trace.model, cache, len(self.suffix) + len(answer), self.cancel)
+        return torch.cat([logits[0] for _, logits in self._forced_logits(wave, answer)])
+
+    def _alive(self) -> None:
+        if self.cancel is not None and self.cancel.is_set():
+            raise Cancelled("Stopped.")

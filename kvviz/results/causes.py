@@ -1,0 +1,169 @@
+"""What had to be kept: effects of sets of entries on the answer, and the smallest rescue, as plain values.
+
+Two directions that are never mixed: *put back* (into what a method kept: nats returned) and *taken out* (of
+the whole cache: nats lost). Effects are changes of the summed log-probability of the full cache's answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+
+from kvviz.results.passages import Passage
+
+PUT_BACK, TAKEN_OUT = "put_back", "taken_out"
+UNITS = ("head", "layer", "passage", "token", "passage-head")
+
+
+@dataclass(frozen=True)
+class Effect:
+    """What one unit's entries do to the answer.
+
+    unit      one of UNITS; layer, head, passage and token say which, None where the unit spans all.
+    entries   how many entries were put back or taken out; 0 where there was nothing to do.
+    effect    nats: put back, log-probability returned; taken out, log-probability lost.
+    expected  the same on the tokens of the expected answer alone, None where none is in the full answer.
+    kl        mean KL(full || trial) after the change, nats a step.
+    """
+
+    unit: str
+    entries: int
+    effect: float
+    kl: float
+    expected: float | None = None
+    layer: int | None = None
+    head: int | None = None
+    passage: Passage | None = None
+    token: int | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Flat plain values; a passage gives its start, end and text."""
+        row: dict[str, Any] = {"unit": self.unit}
+        for name in ("layer", "head", "token"):
+            if getattr(self, name) is not None:
+                row[name] = getattr(self, name)
+        if self.passage is not None:
+            row |= asdict(self.passage)
+        row |= {"entries": self.entries, "effect": self.effect, "kl": self.kl}
+        return row if self.expected is None else {**row, "expected_effect": self.expected}
+
+
+@dataclass(frozen=True)
+class Controls:
+    """Whether each of the random sets of the rescue's size, in the rescue's heads, returns the answer too.
+
+    added      put in on top of what the method kept.
+    same_size  put in while as many of the head's worst-scored kept entries leave.
+    """
+
+    added: list[bool]
+    same_size: list[bool]
+
+
+@dataclass(frozen=True)
+class Rescue:
+    """The fewest entries found that, put back into what a method kept, return the answer.
+
+    entries    (layer, KV head, token) of each; none can be spared alone where `minimal`.
+    text       the answer with them;  verdict  "right", or "same tokens" where no answer was expected.
+    necessary  for each entry whether the answer is lost again without it.
+    same_size  whether they also return it when as many worst-scored kept entries leave.
+    trials, seconds  what the search cost;  minimal  False where it ran out of trials.
+    """
+
+    entries: list[tuple[int, int, int]]
+    of: int  # entries of the whole cache
+    text: str
+    verdict: str
+    necessary: list[bool]
+    effect: float
+    same_size: bool
+    controls: Controls
+    minimal: bool
+    trials: int
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {**asdict(self), "entries": [list(entry) for entry in self.entries]}
+
+
+@dataclass(frozen=True)
+class WouldDo:
+    """The smallest cache found that gives the full cache's answer.
+
+    mask   bool [L, Hkv, n];  start  the method and budget the search began with.
+    held   {method@budget: share of these entries that it holds}.
+    """
+
+    mask: np.ndarray
+    start: str
+    text: str
+    bytes: int
+    held: dict[str, float]
+    minimal: bool
+    trials: int
+    seconds: float
+
+    @property
+    def entries(self) -> int:
+        return int(self.mask.sum())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; the entries as [layer, KV head, token]."""
+        row = {k: v for k, v in vars(self).items() if k != "mask"}
+        return {**row, "size": self.entries, "entries": np.argwhere(self.mask).tolist()}
+
+
+@dataclass
+class Causes:
+    """The result of `kvviz.causes`: one method at one budget, held against the whole cache.
+
+    answer  the full cache's text;  gap  its summed log-probability less the method's, nats.
+    stopped  True where Stop ended it: what is here is finished, the rest is missing.
+    """
+
+    method: str
+    budget: float | int
+    answer: str
+    tokens: list[str]
+    method_text: str
+    gap: float
+    expected_gap: float | None
+    kl: float
+    n: int
+    put_back: list[Effect] = field(default_factory=list)
+    taken_out: list[Effect] = field(default_factory=list)
+    rescue: Rescue | None = None
+    would_do: WouldDo | None = None
+    notes: list[str] = field(default_factory=list)
+    trials: int = 0
+    seconds: float = 0.0
+    stopped: bool = False
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        apart = ("put_back", "taken_out", "rescue", "would_do")
+        row = {k: v for k, v in vars(self).items() if k not in apart}
+        row |= {way: [e.to_dict() for e in getattr(self, way)] for way in (PUT_BACK, TAKEN_OUT)}
+        row["rescue"] = None if self.rescue is None else self.rescue.to_dict()
+        row["would_do"] = None if self.would_do is None else self.would_do.to_dict()
+        return row
+
+    def to_frame(self, direction: str = PUT_BACK):
+        """One row an effect, as a pandas DataFrame; direction "put_back" or "taken_out"."""
+        import pandas as pd
+
+        return pd.DataFrame([effect.to_dict() for effect in getattr(self, direction)])
+
+    def head_map(self, direction: str = PUT_BACK) -> np.ndarray | None:
+        """Effects by head as float64 [L, Hkv]; None where heads were not tried."""
+        rows = [e for e in getattr(self, direction) if e.unit == "head"]
+        if not rows:
+            return None
+        found = np.full((1 + max(e.layer for e in rows), 1 + max(e.head for e in rows)), np.nan)
+        for e in rows:
+            found[e.layer, e.head] = e.effect
+        return found
