@@ -71,6 +71,12 @@ def units(kind: str, shape: tuple[int, int, int], pieces: Sequence[Passage]) -> 
     raise InputError(f"Causes are found by {', '.join(UNITS)}, not by {kind!r}.")
 
 
+def _place(unit: Unit) -> tuple:
+    """What tells a unit from all others, as `Effect.place`."""
+    start = None if unit.passage is None else unit.passage.start
+    return unit.kind, unit.layer, unit.head, start, unit.token
+
+
 def causes(
     model: Model,
     prompt: Prompt,
@@ -189,8 +195,7 @@ class _Experiment:
         try:
             for direction in directions:
                 for kind in by:
-                    if not any(e.unit == kind for e in getattr(found, direction)):
-                        yield from self._effects(found, direction, kind)
+                    yield from self._effects(found, direction, kind)
             if rescue:
                 yield from self._rescue(found)
             if would_do:
@@ -204,8 +209,10 @@ class _Experiment:
     # -- effects ------------------------------------------------------------------------------------
 
     def _effects(self, found: Causes, direction: str, kind: str) -> Iterator[Event]:
-        todo = units(kind, self.kept.shape, self.pieces)
-        changed, rows = [], []
+        rows = getattr(found, direction)
+        tried = {e.place for e in rows}
+        todo = [u for u in units(kind, self.kept.shape, self.pieces) if _place(u) not in tried]
+        changed = []
         for unit in todo:
             there = self.lost if direction == PUT_BACK else self.held
             changed.append(int(there[unit.place].sum()))
@@ -221,7 +228,6 @@ class _Experiment:
                 left = (time.perf_counter() - started) / done * (len(todo) - done)
                 message = f"{what} {kind} by {kind}, {done:,} of {len(todo):,}"
                 yield Event("cause", message, done, len(todo), left)
-        getattr(found, direction).extend(rows)
 
     def _trial(self, direction: str, unit: Unit) -> np.ndarray:
         trial = (self.kept if direction == PUT_BACK else self.held).copy()

@@ -82,6 +82,41 @@ class Trials:
             for row in zip(torch.cat(logp, 1).cpu().numpy(), torch.cat(kl, 1).cpu().numpy()):
                 yield Forced(*row)
 
+    def follow(
+        self, trials: Sequence[np.ndarray], answers: Sequence[Sequence[int]], top: int = 10
+    ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+        """Each trial fed an answer of its own: (token ids, probabilities) of the `top` likeliest next tokens
+        at each of its T steps, int64 and float64 [T, top], likeliest first."""
+        at = 0
+        for wave, size in self._waves(trials, max(map(len, answers))):
+            own = answers[at : at + size]
+            longest = max(map(len, own))
+            fed = torch.tensor([[*a, *[a[-1]] * (longest - len(a))] for a in map(list, own)])
+            rows = [self._first(wave)[:, None]]
+            if longest > 1:
+                rows.append(wave.feed(fed[:, :-1].to(self.trace.model.device)))
+            p, ids = torch.cat(rows, 1).double().softmax(-1).topk(top, -1)
+            for i, answer in enumerate(own):
+                yield ids[i, : len(answer)].cpu().numpy(), p[i, : len(answer)].cpu().numpy()
+            self.count += size
+            at += size
+
+    def ranks(
+        self, trials: Sequence[np.ndarray], answer: Sequence[int]
+    ) -> Iterator[list[tuple[float, int]]]:
+        """Each trial fed the same answer: (probability, rank from 1) of each of its tokens."""
+        targets = torch.as_tensor(list(answer), device=self.trace.model.device)
+        for wave, size in self._waves(trials, len(answer)):
+            rows = []
+            for step, logits in self._forced_logits(wave, answer):
+                wanted = targets[step : step + logits.shape[1]].expand(size, -1)[..., None]
+                p = logits.double().softmax(-1)
+                own = p.gather(-1, wanted)
+                rows.append(torch.cat([own, 1 + (p > own).sum(-1, keepdim=True)], -1))
+            self.count += size
+            for row in torch.cat(rows, 1).tolist():
+                yield [(share, int(rank)) for share, rank in row]
+
     def write(self, trials: Iterable[np.ndarray], max_new_tokens: int) -> Iterator[Answer]:
         """Each trial's own greedy answer, in the order given."""
         for wave, size in self._waves(trials, max_new_tokens):

@@ -38,6 +38,12 @@ class Effect:
     passage: Passage | None = None
     token: int | None = None
 
+    @property
+    def place(self) -> tuple:
+        """(unit, layer, head, first token of the passage, token): what tells it from all others."""
+        start = None if self.passage is None else self.passage.start
+        return self.unit, self.layer, self.head, start, self.token
+
     def to_dict(self) -> dict[str, Any]:
         """Flat plain values; a passage gives its start, end and text."""
         row: dict[str, Any] = {"unit": self.unit}

@@ -1,0 +1,89 @@
+"""The search for few entries, against all subsets."""
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvviz.engine.rescue import Search, is_minimal, joined, singles, smallest, whittled
+
+
+def search_of(works, weights=None, most=10_000):
+    def gains(sets):
+        return [0.0 if weights is None else float(weights[s].sum()) for s in sets]
+
+    return Search(lambda sets: [works(frozenset(s.tolist())) for s in sets], gains, most)
+
+
+def pairs(entries):
+    return [entries[i : i + 2] for i in range(0, len(entries), 2)]
+
+
+def every_subset(n):
+    return [frozenset(c) for size in range(n + 1) for c in combinations(range(n), size)]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.data())
+def test_any_oracle_gives_a_minimal_set_that_works(data):
+    """Also where more entries do not help: the oracle is any table over all subsets of 7 entries."""
+    subsets = every_subset(7)
+    table = dict(zip(subsets, data.draw(st.lists(st.booleans(), min_size=128, max_size=128))))
+    table[frozenset()] = False
+    table[frozenset(range(7))] = True
+    search = search_of(table.__getitem__)
+    assert smallest(search, np.arange(7), [pairs])
+    found = frozenset(search.best.tolist())
+    assert table[found]
+    assert is_minimal(search, search.best) == [not table[found - {e}] for e in sorted(found)]
+    assert all(is_minimal(search, search.best)) or len(found) == 1
+
+
+@pytest.mark.parametrize("needed", [{3}, {0, 9}, {1, 4, 7}, set(range(10))])
+def test_where_more_never_harms_the_smallest_of_all_is_found(needed):
+    search = search_of(lambda s: needed <= s)
+    assert smallest(search, np.arange(10), [pairs])
+    assert set(search.best.tolist()) == needed
+
+
+def test_ranks_by_gain_and_takes_the_shortest_run():
+    weights = np.array([0, 5, 1, 9, 0, 2], float)
+    search = search_of(lambda s: weights[list(s)].sum() >= 13, weights)
+    assert smallest(search, np.arange(6), [])
+    assert search.best.tolist() == [1, 3]
+
+
+def test_out_of_trials_keeps_the_best_so_far():
+    search = search_of(lambda s: {1, 40, 63} <= s, most=12)
+    assert not smallest(search, np.arange(64), [])
+    assert {1, 40, 63} <= set(search.best.tolist())
+    assert search.asked <= 12
+
+
+def test_nothing_works():
+    search = search_of(lambda s: False)
+    assert smallest(search, np.arange(5), [])
+    assert search.best is None
+
+
+def test_whittling_a_working_set_is_minimal():
+    search = search_of(lambda s: {2, 30} <= s or {5, 6, 7} <= s)
+    assert whittled(search, np.arange(40), [pairs])
+    assert set(search.best.tolist()) in ({2, 30}, {5, 6, 7})
+    assert all(is_minimal(search, search.best))
+
+
+def test_no_set_is_asked_twice():
+    asked = []
+    search = search_of(lambda s: asked.append(s) or {2, 3} <= s)
+    smallest(search, np.arange(9), [pairs])
+    is_minimal(search, search.best)
+    assert len(asked) == len(set(asked))
+
+
+def test_joined_is_sorted_and_free_of_doubles():
+    assert joined([np.array([4, 2]), np.array([2, 9])]).tolist() == [2, 4, 9]
+    assert joined([]).tolist() == []
+    assert [s.tolist() for s in singles(np.array([3, 5]))] == [[3], [5]]
