@@ -29,6 +29,7 @@ from kvviz.results.passages import Passage, passages
 from kvviz.results.verdict import contains_expected
 from kvviz.types import Event, Prompt
 
+LATER = 16  # tokens past the whole cache's answer that a search reads on
 N_CONTROLS = 20  # random sets beside a rescue
 SEED = 0
 WOULD_DO_TRIALS = 1500
@@ -288,9 +289,13 @@ class _Experiment:
         return trial
 
     def _works(self, base: np.ndarray) -> Callable[[list[np.ndarray]], list[bool]]:
+        if self.steps is None:
+            return self._same(base)
+        # An answer that has not come a little after the whole cache's has not come back.
+        most = min(self.most, len(self.answer) + LATER)
         return lambda sets: [
             self._returned(a.token_ids)
-            for a in self.trials.write((self._with(s, base) for s in sets), self.most)
+            for a in self.trials.write((self._with(s, base) for s in sets), most)
         ]
 
     def _gains(self, sets: list[np.ndarray]) -> list[float]:
@@ -376,10 +381,7 @@ class _Experiment:
         )  # fmt: skip
 
     def _same(self, base: np.ndarray) -> Callable[[list[np.ndarray]], list[bool]]:
-        return lambda sets: [
-            a.token_ids == self.answer
-            for a in self.trials.write((self._with(s, base) for s in sets), self.most)
-        ]
+        return lambda sets: list(self.trials.agree((self._with(s, base) for s in sets), self.answer))
 
     def _by_passage_head(self, entries: np.ndarray) -> list[np.ndarray]:
         return [part for piece in self._by_passage(entries) for part in self._by_head(piece)]

@@ -117,6 +117,20 @@ class Trials:
             for row in torch.cat(rows, 1).tolist():
                 yield [(share, int(rank)) for share, rank in row]
 
+    def agree(self, trials: Iterable[np.ndarray], answer: Sequence[int]) -> Iterator[bool]:
+        """Whether each trial's own greedy answer is this one, token for token.
+
+        One pass says so: it is where every token of the answer is the likeliest after those before it.
+        """
+        targets = torch.as_tensor(list(answer), device=self.trace.model.device)
+        for wave, size in self._waves(trials, len(answer)):
+            same = [
+                (logits.argmax(-1) == targets[step : step + logits.shape[1]]).all(-1)
+                for step, logits in self._forced_logits(wave, answer)
+            ]
+            self.count += size
+            yield from torch.stack(same).all(0).tolist()
+
     def write(self, trials: Iterable[np.ndarray], max_new_tokens: int) -> Iterator[Answer]:
         """Each trial's own greedy answer, in the order given."""
         for wave, size in self._waves(trials, max_new_tokens):

@@ -57,7 +57,9 @@ class Fork:
             "paths": {
                 name: {
                     "text": p.text,
-                    "steps": [{"token": s.token, "likeliest": [list(x) for x in s.likeliest]} for s in p.steps],
+                    "steps": [
+                        {"token": s.token, "likeliest": [list(x) for x in s.likeliest]} for s in p.steps
+                    ],
                     "expected": [list(x) for x in p.expected],
                 }
                 for name, p in self.paths.items()

@@ -89,6 +89,8 @@ def test_waves_change_nothing(monkeypatch):
         assert one.logp == pytest.approx(other.logp, abs=1e-5)
         assert one.kl == pytest.approx(other.kl, abs=1e-5)
     assert written == [a.token_ids for a in alone.write(masks, 8)]
+    for whole in written:
+        assert list(alone.agree(masks, whole)) == [a == whole for a in written]
 
 
 def lossy(budget=0.1):
