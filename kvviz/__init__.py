@@ -13,6 +13,8 @@ from importlib import import_module
 _WHERE = {
     "Comparison": "kvviz.results.comparison",
     "KvvizError": "kvviz.errors",
+    "causes": "kvviz.engine.causes",
+    "smallest_rescue": "kvviz.engine.causes",
     "build_prompt": "kvviz.engine.prompts",
     "compare": "kvviz.engine.run",
     "compare_stream": "kvviz.engine.run",

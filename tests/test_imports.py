@@ -33,7 +33,8 @@ STAGES = (
     {"results"},
     {"engine.plan"},
     {"engine.run"},
-    {"engine.experiment"},
+    {"engine.trials", "engine.rescue"},
+    {"engine.experiment", "engine.causes", "engine.forks"},
     {"evaluate"},
     {"calibrate"},  # on texts that evaluate writes
     {"figures"},
