@@ -32,6 +32,7 @@ ROLES: dict[str, tuple[str, str]] = {  # role -> (light, dark)
 
 PREFIX = "role:"
 RAMP_STEPS = 10  # ramp-0 is "evicted", ramp-10 is "kept"
+FIRST_STEP = 0.28  # of the way from evicted to kept
 AMOUNT_STEPS = 12
 STRENGTHS = 3
 TEXT_STEPS = 5  # shades of a word in the document
@@ -82,7 +83,11 @@ def _readable(fill: tuple[str, str]) -> tuple[str, str]:
 def _shades() -> dict[str, tuple[str, str]]:
     """Colours that follow from ROLES: steps of a ramp, strengths, text on a fill."""
     evicted, kept = ROLES["evicted"], ROLES["kept"]
-    shades = {f"ramp-{i}": _between(evicted, kept, i / RAMP_STEPS) for i in range(RAMP_STEPS + 1)}
+    # "Something was kept here" stands off from "nothing was": the first step is a large one.
+    shades = {
+        f"ramp-{i}": _between(evicted, kept, i and FIRST_STEP + (1 - FIRST_STEP) * (i - 1) / (RAMP_STEPS - 1))
+        for i in range(RAMP_STEPS + 1)
+    }
     # Amounts that are neither "kept" nor A nor B (errors, counts dropped) take a hue of their own.
     most = ("#00545C", "#8FEDF2")
     for i in range(AMOUNT_STEPS + 1):

@@ -111,7 +111,8 @@ def token_map(
         ],
         chip=b.chip,
         meta={"cells": cells, "scale": scale, **(meta or {})},
-        xaxis=axis("token position", range=[b.x0 - 0.5, b.x1 - 0.5], showgrid=False),
+        # To the end of the last cell, which may hold fewer tokens: it is as wide as the others.
+        xaxis=axis("token position", range=[b.x0 - 0.5, b.x0 + len(b.starts) * b.size - 0.5], showgrid=False),
         shapes=mark_shapes(table.spans, len(code)),
         **layout,
         **texts,

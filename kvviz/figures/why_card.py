@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 from kvviz.errors import InputError
+from kvviz.figures.lenses import lens_words
+from kvviz.figures.why_smallest import smallest_budget
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison, Point
 
@@ -37,8 +39,8 @@ class MethodColumn:
 
     rank, of     place by score among all that competed, counted from 1.
     places       entries kept by score among those that competed.
-    smallest_here, smallest_half  smallest stored share at which this head, and half of all heads,
-                 keep the token; None if none does.
+    smallest_here, smallest_half  smallest share at which this head, and half of all heads, keep the
+                 token; None if no stored one does.
     """
 
     method: str
@@ -79,8 +81,7 @@ class WhyCard:
     held: dict[str, tuple[int, int]]
     held_line: str
     columns: list[MethodColumn]
-    attention_words: str
-    effect_words: str
+    lens_words: list[str]
     note: str
 
 
@@ -136,22 +137,9 @@ def why_card(
         held=held,
         held_line=", ".join(pieces),
         columns=[_column(c, m, chosen, layer, head, k, point) for m, point in points.items()],
-        attention_words=_lens_words(c, "attention", layer, head, chosen),
-        effect_words=_lens_words(c, "effect", layer, head, chosen),
+        lens_words=lens_words(c, layer, head, chosen),
         note="Effects of single tokens do not add up.",
     )
-
-
-def _lens_words(c: Comparison, name: str, layer: int, head: int, token: int) -> str:
-    if name not in c.lenses:
-        return text.MISSING
-    row = np.asarray(c.lenses[name][layer, head])
-    if not np.isfinite(row[token]):
-        return text.MISSING
-    finite = row[np.isfinite(row)]
-    rank = 1 + int((finite > row[token]).sum())
-    shown = text.relative_error if name == "effect" else text.score
-    return f"{shown(float(row[token]))}, rank {text.count(rank)} of {text.count(len(finite))}"
 
 
 def _column(
@@ -173,7 +161,8 @@ def _column(
         cutoff = _cutoff(scores, chosen, which, layer, head)
         near_kept = _nearest(c, own, chosen[layer, head], token, value)
         near_evicted = _nearest(c, own, ~mask[layer, head], token, value)
-    here, half, said = _smallest(c, method, token, layer, head)
+    alone = rank if _by_rank_alone(c, method, point) else None
+    smallest = smallest_budget(c, method, token, layer, head, alone, int(by_rule[layer, head].sum()))
     return MethodColumn(
         method=method,
         label=text.label(c, method),
@@ -193,11 +182,18 @@ def _column(
         pooling_words=_pooling(point, token, layer, head),
         nearest_kept=near_kept,
         nearest_evicted=near_evicted,
-        smallest_here=here,
-        smallest_half=half,
-        smallest_words=said,
+        smallest_here=smallest.here,
+        smallest_half=smallest.half,
+        smallest_words=smallest.words,
         reason=_NOT_STORED if stored and state != "rule" else _reason(state, value, scores),
     )
+
+
+def _by_rank_alone(c: Comparison, method: str, point: Point) -> bool:
+    """Does a head keep its highest scores at every budget? Then a token's rank says when it is kept."""
+    options = next((v.options for v in c.variants if v.method == method), {})
+    uniform = options.get("allocation", "uniform") == "uniform"
+    return uniform and point.scope == "head" and point.first_scores is None
 
 
 def _by_position(row: np.ndarray) -> str:
@@ -338,20 +334,3 @@ def _nearest(c: Comparison, row: np.ndarray, among: np.ndarray, token: int, valu
         return None
     best = int(at[np.abs(row[at] - value).argmin()])
     return Neighbour(best, text.plain(c.prompt.tokens[best]), float(row[best]))
-
-
-def _smallest(c: Comparison, method: str, token: int, layer: int, head: int):
-    here = half = None
-    for share in c.shares(method):
-        places = c.at(method, share).kept.token(token)
-        if here is None and places[layer, head]:
-            here = share
-        if half is None and 2 * int(places.sum()) >= places.size:
-            half = share
-    said = [
-        f"{text.budget_share(here)} here" if here is not None else "at no stored budget here",
-        f"{text.budget_share(half)} in half of all heads"
-        if half is not None
-        else "at no stored budget in half of all heads",
-    ]
-    return here, half, ", ".join(said)

@@ -1,8 +1,6 @@
 """Two values of each token of one head, and what became of the token.
 
-"attention_answer" and "effect" are read at the queries of the full cache's answer, "attention" at the
-last queries of the prompt: the mean attention before pooling, and the relative change of the head's
-output if this token alone is removed. Any method's score can stand on either axis.
+What is measured of single tokens (`lenses`) and any method's score can stand on either axis.
 """
 
 from __future__ import annotations
@@ -15,14 +13,13 @@ import numpy as np
 
 from kvviz.errors import InputError
 from kvviz.figures.effect import errors_at
+from kvviz.figures.lenses import LENSES, lens_title
 from kvviz.figures.why_card import scores_of
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
 from kvviz.results.table import Table
-from kvviz.types import QUESTION_AGNOSTIC, Mark
+from kvviz.types import Mark
 
-LENSES = ("attention_answer", "attention", "effect")
-LENS_WINDOW = 32  # queries behind "attention", whatever window a method reads itself
 TWICE = " (y)"  # the second axis of the same name
 FIRST = "#first"  # "criticalkv#first" is the score of its first stage
 SINKS = 4
@@ -103,18 +100,6 @@ def axis_choices(c: Comparison, k: float | int) -> list[tuple[str, str]]:
         if scores_of(c, method, k, first=True) is not None:
             choices.append((method + FIRST, f"stage 1 score of {text.label(c, method)}"))
     return choices
-
-
-def lens_title(c: Comparison, name: str) -> str:
-    """What a lens measures, and at which queries."""
-    part = "document" if c.prompt.protocol == QUESTION_AGNOSTIC else "prompt"
-    return {
-        "attention_answer": "attention at the answer's queries (mean over them and the head's query group)",
-        "attention": f"attention of the last {min(LENS_WINDOW, c.n)} {part} queries (mean over them and the "
-        "head's query group)",
-        "effect": "effect at the answer's queries: change of this head's output if this token alone is "
-        "removed, relative",
-    }[name]
 
 
 def why_table(

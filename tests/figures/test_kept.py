@@ -254,6 +254,25 @@ def test_long_texts_open_around_the_mark():
     assert start < c.marks[0].start < end
 
 
+@pytest.mark.parametrize("method", ["snapkv", "dropkv", "streaming_llm"])
+@pytest.mark.parametrize("rule", ["mean", "max"])
+def test_no_kept_token_is_lost_between_pixels(method, rule):
+    """A map is drawn one column a cell and then stretched to the page's pixels, nearest to nearest."""
+    c = synthetic_comparison(n=1009, L=3)
+    mask = c.at(method, 0.1).kept.mask().any(axis=1)  # [L, n], by some head
+    for width in range(300, 1501, 13):
+        table = kept_table(c, method, 0.1, columns=width, rule=rule)
+        b = table.bins
+        assert len(b.starts) <= width
+        low, high = kept_figure(table).layout.xaxis.range
+        places = low + 0.5 + (np.arange(width) + 0.5) * (high - low) / width  # at the middle of each pixel
+        drawn = np.unique((places // b.size).astype(int))
+        assert np.array_equal(drawn, np.arange(len(b.starts)))
+        layer, token = np.nonzero(mask)
+        assert (table.code[layer, token // b.size] != codes.EVICTED).all()
+        assert (b.chip == "") == (b.size == 1)
+
+
 def test_ranges_are_checked(run):
     with pytest.raises(InputError, match="range of tokens"):
         kept_table(run, "snapkv", 0.2, 300, 400)

@@ -39,6 +39,12 @@ def test_ramp_goes_straight_from_evicted_to_kept():
     assert np.all(np.diff(light) < 0)
 
 
+@pytest.mark.parametrize("theme", [0, 1])
+def test_something_kept_stands_off_from_nothing(theme):
+    nothing, little = (palette.COLOURS[f"ramp-{i}"][theme] for i in (0, 1))
+    assert palette.contrast(nothing, little) >= 1.5
+
+
 def test_css_has_both_themes_and_every_role():
     light, dark = palette.css().split(".dark")
     for name, pair in palette.COLOURS.items():

@@ -149,14 +149,40 @@ def test_card_against_brute_force(token, k):
                 assert kept[2, 1, neighbour.token] == state
 
 
-def test_smallest_budget_that_keeps_it():
+def test_smallest_budget_lies_between_the_stored_ones():
     card = card_of(RUN, 117, 2, 1, 0.2, METHODS)
     for column in card.columns:
+        if column.method == "snapkv":
+            continue  # a rank tells it exactly
         shares = sorted({*RUN.stops, *RUN.budgets})
         here = [s for s in shares if RUN.at(column.method, s).kept.mask()[2, 1, 117]]
         half = [s for s in shares if RUN.at(column.method, s).kept.mask()[:, :, 117].sum() >= 9]
         assert column.smallest_here == min(here)
         assert column.smallest_half == min(half)
+        before = shares[shares.index(min(here)) - 1]
+        assert column.smallest_words.startswith(f"between {before:.0%} and {min(here):.0%} here, ")
+
+
+def test_smallest_budget_follows_exactly_from_a_rank():
+    """Rank 60 behind 32 tokens kept by rule takes 92 tokens: 31% of 300, not the next stop, 40%."""
+    c = synthetic_comparison(n=300)
+    order = np.argsort(-c.variant("snapkv", 0.5).selection.scores[2][1, : 300 - 32], kind="stable")
+    token = int(order[59])
+    for k in (0.5, 0.4):  # decoded, and a stop
+        column = card_of(c, token, 2, 1, k, ["snapkv"]).columns[0]
+        assert column.rank == 60
+        assert column.smallest_here == pytest.approx(92 / 300)
+        assert column.smallest_words.startswith("31% (92 tokens) here, ")
+        kept = [bool(c.at("snapkv", s).kept.token(token)[2, 1]) for s in c.stops]
+        assert kept == [int(s * 300 + 1e-9) >= 92 for s in c.stops]
+
+
+def test_no_exact_claim_where_what_is_kept_by_rule_shrinks():
+    """At 15% fewer tokens are kept by rule than at 50%: the rank there says nothing of 15%."""
+    c = synthetic_comparison(n=300)
+    order = np.argsort(-c.variant("snapkv", 0.5).selection.scores[2][1, : 300 - 32], kind="stable")
+    words = card_of(c, int(order[18]), 2, 1, 0.5, ["snapkv"]).columns[0].smallest_words
+    assert words.startswith("between 10% and 15% here, ")
 
 
 def test_ties_follow_the_selection_order():

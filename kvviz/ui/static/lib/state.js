@@ -1,7 +1,7 @@
 // The selection: one object, one bus. Views write with `choose` and are told what changed.
 // `codes` says how the document is shaded, `doc` where its tokens lie; both belong to the run shown.
 export const S = {run: null, meta: null, doc: null, codes: null, sel: {}, seq: 0, tab: 'kept'};
-export const LOOK = {colourBy: 'ab', rule: 'mean', sinks: true, x: 'attention', y: 'effect',
+export const LOOK = {colourBy: 'ab', rule: 'mean', sinks: true, x: '', y: 'effect',
   measure: 'kl', range: null};  // view settings: local, separate from the selection
 export const MOST_MARKS = 12;
 const views = [];  // {id, reads, el, tab, refresh}

@@ -102,12 +102,15 @@ function addMethod() {
 }
 
 const SIGNS = {right: '✓', wrong: '✗'};
+const answerWords = c => [
+  SIGNS[c.verdict] ? h('b', {class: `kv-${c.verdict}`, 'aria-label': VERDICTS[c.verdict]}, SIGNS[c.verdict])
+    : null,
+  h('span', {dir: 'auto'}, c.start || '(empty)'), ' ', h('small', {}, c.kl)];
+
 function answerCell(method, budget, c) {
   if (!c) return '–';
   return h('button', {class: 'kv-cell', title: c.text, onclick: () => choose({a: method.id, budget}, 'all')},
-    SIGNS[c.verdict] ? h('b', {class: `kv-${c.verdict}`, 'aria-label': VERDICTS[c.verdict]}, SIGNS[c.verdict])
-      : null,
-    h('span', {dir: 'auto'}, c.start || '(empty)'), ' ', h('small', {}, c.kl));
+    answerWords(c));
 }
 
 const allView = addView({id: 'all', reads: ['run'], el: allBox, async refresh() {
@@ -118,7 +121,9 @@ const allView = addView({id: 'all', reads: ['run'], el: allBox, async refresh() 
   put(allBox, h('div', {class: 'kv-scroll'}, h('table', {class: 'kv-table kv-answers'},
     h('thead', {}, h('tr', {}, h('th', {scope: 'col'}, 'Method'),
       reply.budgets.map(b => h('th', {scope: 'col'}, `${fmt.budget(b)} kept`)))),
-    h('tbody', {}, reply.methods.map(m => h('tr', {}, h('th', {scope: 'row', title: m.label}, m.label),
+    h('tbody', {}, h('tr', {}, h('th', {scope: 'row'}, 'Full cache'),
+      h('td', {colspan: reply.budgets.length, title: reply.full.text}, answerWords(reply.full))),
+    reply.methods.map(m => h('tr', {}, h('th', {scope: 'row', title: m.label}, m.label),
       m.cells.map((c, i) => h('td', {}, answerCell(m, reply.budgets[i], c)))))))), addMethod());
 }});
 

@@ -19,7 +19,7 @@ function dotWords(p) {
   const at = p.customdata;
   if (!Array.isArray(at) && !ArrayBuffer.isView(at)) return '';
   return `layer ${at[0]}, query head ${at[1]} (KV head ${at[2]}): `
-    + `A ${fmt.error(10 ** p.x)}, B ${fmt.error(10 ** p.y)}`;
+    + `A ${fmt.error(at[3])}, B ${fmt.error(at[4])}`;
 }
 
 function headRect() {

@@ -40,7 +40,9 @@ function cellWords(point, panel, row) {
   const k = meta.channels.length, at = (r * counts.columns + col) * k,
     total = (span[1] - span[0]) * meta.heads;
   const value = Object.fromEntries(meta.channels.map((name, i) => [name, counts.flat[at + i]]));
-  const where = `${row} ${r}, ${span[1] - span[0] === 1 ? 'token'
+  const {rows} = panel.plot.spec.layout.meta, name = rows ? rows[r] : `${row} ${r}`;
+  if (!name) return '';  // between two bands
+  const where = `${name}, ${span[1] - span[0] === 1 ? 'token'
     : 'tokens'} ${spanName(span)} “${shown(textOf(span), 24)}”`;
   if ('both' in value) {
     return `${where}: A kept ${fmt.count(value['only A'] + value.both)} of ${fmt.count(total)} entries, `
@@ -164,7 +166,7 @@ function everyMethod() {
   const box = h('details', {class: 'kv-more', id: 'kv-all-methods'},
     h('summary', {}, 'Every method, one band each'));
   const panel = tokenMap({id: 'every', title: 'Every method', view: 'all_methods', height: 500,
-    reads: ['run', 'budget', 'range'], mark: reply => reply.rows_in_map ? tokenRect(reply.rows_in_map, null)
+    reads: ['run', 'budget', 'range'], onHover: p => cellWords(p, panel, 'layer'), mark: reply => reply.rows_in_map ? tokenRect(reply.rows_in_map, null)
       : []}, {});
   const load = panel.load.bind(panel);
   panel.view.refresh = async seq => { if (box.open) await load(seq); else panel.view.dirty = true; };

@@ -1,10 +1,41 @@
-// What was dropped while the answer was written.
+// What was dropped while the answer was written, and where it came from.
+import {h, put} from '../lib/dom.js';
+import {fmt, shown, typed} from '../lib/format.js';
 import {Panel} from '../lib/panel.js';
+import {S, choose, textOf} from '../lib/state.js';
+
+const MOST_WORDS = 40;
+
+// The counts of one cell by name.
+function counts(panel, layer, cut) {
+  const meta = panel.plot.spec.layout.meta, width = meta.channels.length;
+  const flat = typed({...panel.plot.spec.data[0].customdata, shape: ''});
+  const at = (layer * meta.steps.length + cut) * width;
+  return Object.fromEntries(meta.channels.map((name, i) => [name, flat[at + i]]));
+}
+
+export function cutWords(step, layer, value) {
+  const many = n => n === 1 ? 'entry' : 'entries';
+  const from = value.document === undefined ? ''
+    : `, ${fmt.count(value.document)} of ${fmt.count(value.tokens)} different tokens are in your text`;
+  return `cut after ${step} generated tokens, layer ${layer}: `
+    + `${fmt.count(value.entries)} ${many(value.entries)} dropped${from}`;
+}
 
 export function buildSteps() {
+  const words = h('p', {class: 'kv-guide', id: 'kv-dropped'});
+  const list = (panel, layer, cut) => {
+    const tokens = panel.reply.dropped?.[cut]?.[layer] || [], read = tokens.filter(t => t < S.meta.n);
+    const written = tokens.length - read.length;
+    put(words, tokens.length ? `Dropped by layer ${layer} then: ` : '', read.slice(0, MOST_WORDS).map(t =>
+      h('button', {class: 'kv-word', title: `token ${t}`, onclick: () => choose({tok: [t, t + 1], layer}, 'steps')},
+        shown(textOf([t, t + 1])))), read.length > MOST_WORDS ? ` and ${read.length - MOST_WORDS} more` : '',
+    written ? ` · ${fmt.count(written)} of the answer itself` : '');
+  };
   const panel = new Panel({id: 'steps', title: 'What was dropped while the answer was written', view: 'steps',
-    tab: 'steps',
-    height: 420, reads: ['run', 'a', 'budget'], onHover: p => p.pointNumber ? `step ${p.x}, layer ${p.y}`
-      : ''});
-  return [panel.el];
+    tab: 'steps', height: 420, reads: ['run', 'a', 'budget'],
+    onHover: p => p.pointNumber?.length === 2 ? cutWords(panel.plot.spec.layout.meta.steps[p.pointNumber[1]],
+      p.pointNumber[0], counts(panel, ...p.pointNumber)) : '',
+    onPick: p => p.pointNumber?.length === 2 && list(panel, ...p.pointNumber), after: () => put(words)});
+  return [panel.el, words];
 }

@@ -39,7 +39,7 @@ function dotWords(p) {
 }
 
 export function buildWhy() {
-  const x = axisChooser('Across', 'x', 'attention'), y = axisChooser('Up', 'y', 'effect');
+  const x = axisChooser('Across', 'x', ''), y = axisChooser('Up', 'y', 'effect');
   const check = (text, key, value) => h('label', {class: 'kv-check'}, h('input', {type: 'checkbox',
     onchange: event => { LOOK[key] = event.target.checked === value; touch(['axes']); }}), text);
   const line = h('p', {class: 'kv-guide', id: 'kv-why-line'});
@@ -47,8 +47,8 @@ export function buildWhy() {
     shownHead = reply.shown;
     put(whyShown, `${reply.default ? 'shown: ' : ''}layer ${reply.shown[0]}, KV head ${reply.shown[1]}`
       + (reply.default ? ' (largest difference)' : ''));
-    x.select.fill(reply.axes, LOOK.x);
-    y.select.fill(reply.axes, LOOK.y);
+    x.select.fill(reply.axes, reply.x);
+    y.select.fill(reply.axes, reply.y);
     put(line, [reply.line && reply.line[0].toUpperCase() + reply.line.slice(1),
       reply.remark].filter(Boolean).join(' · '));
   };

@@ -37,8 +37,7 @@ function cardNodes(c) {
   count > 1 ? h('p', {class: 'kv-guide'}, `The least-held of the ${count} chosen tokens. `,
     Array.from({length: Math.min(MOST_STEPS, count)}, (_, i) => stepButton(at + i))) : null,
   h('p', {}, `${c.held_line}.`),
-  h('p', {class: 'kv-guide'}, `Attention from the window ${c.attention_words}`
-    + ` · change of the output if removed alone ${c.effect_words}`),
+  h('p', {class: 'kv-guide'}, c.lens_words.join(' · ')),
   h('div', {class: 'kv-scroll'}, table(c)), h('p', {class: 'kv-guide'}, c.note)];
 }
 
