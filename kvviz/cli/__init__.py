@@ -20,6 +20,7 @@ from kvviz.errors import KvvizError
 COMMANDS = {
     "compare": "compare methods on one document and question",
     "causes": "find which of the lost entries mattered, by putting them back",
+    "ablate": "formula or setting? methods x windows x poolings",
     "methods": "list the methods with their options",
     "niah": "needle grid: methods x budgets x places in a text",
     "bench": "side-by-side measurements",
