@@ -60,7 +60,8 @@ def run(args: argparse.Namespace) -> int:
     ask = Ask(methods, [args.budget], args.max_new_tokens, expected=args.expected)
     if args.json:
         check_out(args.json)
-    document, notices = read_document(args.document, settings().max_upload_bytes)
+    limits = settings()
+    document, notices = read_document(args.document, limits.max_upload_bytes)
     for notice in notices:
         note(notice)
     from kvviz.engine.causes import causes
@@ -68,10 +69,12 @@ def run(args: argparse.Namespace) -> int:
     from kvviz.engine.prompts import build_prompt
     from kvviz.models import load_model
 
-    check_ask(ask, settings())
+    check_ask(ask, limits)
     show = Progress(quiet=args.quiet)
     model = load_model(args.model, dtype=args.dtype, device=args.device, progress=show.message)
-    prompt = build_prompt(model, document, args.question, system=args.system, protocol=args.protocol)
+    prompt = build_prompt(
+        model, document, args.question, system=args.system, protocol=args.protocol, limits=limits
+    )
     with interruptible() as cancel:
         found = causes(
             model, prompt, methods[0], Budget.parse(args.budget).value, by=by, passage=args.passage,

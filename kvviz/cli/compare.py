@@ -100,7 +100,7 @@ def run(args: argparse.Namespace) -> int:
     show = Progress(quiet=args.quiet)
     model = load_model(args.model, dtype=args.dtype, device=args.device, progress=show.message)
     prompt = build_prompt(
-        model, document=document, question=args.question, system=args.system, protocol=args.protocol
+        model, document, args.question, system=args.system, protocol=args.protocol, limits=limits
     )
     with interruptible() as cancel:
         result = compare(model, prompt, events=show.event, cancel=cancel, limits=limits, ask=ask)

@@ -17,7 +17,7 @@ import torch
 
 from kvviz.errors import InputError, ModelError
 from kvviz.models.adapters import Model
-from kvviz.settings import settings
+from kvviz.settings import Settings, settings
 from kvviz.types import PROTOCOLS, QUESTION_AGNOSTIC, QUESTION_AWARE, Mark, Prompt
 
 _GAP = "\n\n"  # between system text (where folded in), document and question
@@ -35,11 +35,14 @@ def build_prompt(
     question: str,
     system: str | None = None,
     protocol: str = QUESTION_AWARE,
+    limits: Settings | None = None,
 ) -> Prompt:
     """The prompt that `model` reads for a question about a document.
 
     In the question-agnostic protocol `n_compressible` counts the tokens that lie wholly before the
     document's end; they are the same whatever the question.
+
+    limits  of a server; None: a prompt is as long as the model reads.
 
     Raises InputError with one sentence for a blank document or question, a prompt too long for the
     model or an unknown protocol; ModelError for a tokenizer that cannot tell where its tokens lie.
@@ -64,7 +67,7 @@ def build_prompt(
     n_compressible = len(tokens)
     if protocol == QUESTION_AGNOSTIC:
         tokens, n_compressible = _question_free_prefix(model.tokenizer, frame, document, laid, tokens)
-    _check_length(model, len(tokens))
+    _check_length(model, len(tokens), limits)
     if lost := unreadable + more + yet_more:
         notes.append(_box_notice(lost))
 
@@ -158,11 +161,10 @@ def _is_blank(text: str) -> bool:
     return all(c.isspace() or c in _BLANK_LETTERS or unicodedata.category(c) in ("Cc", "Cf") for c in text)
 
 
-def _check_length(model: Model, count: int) -> None:
-    allowed = settings().max_tokens
+def _check_length(model: Model, count: int, limits: Settings | None) -> None:
     reader, most = model.id, model.info.max_tokens
-    if allowed < most:
-        reader, most = "this installation", allowed
+    if limits is not None and limits.max_tokens < most:
+        reader, most = "this installation", limits.max_tokens
     if count >= most:  # one place is needed for an answer
         remove = -(-(count + 1 - most) // 100) * 100
         raise InputError(

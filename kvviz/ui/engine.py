@@ -41,7 +41,7 @@ def _compare(
     model = _MODELS[key]
     prompt = kvviz.build_prompt(
         model, document=ask.document, question=ask.question, system=ask.system,
-        protocol=ask.protocol,
+        protocol=ask.protocol, limits=settings(),
     )  # fmt: skip
     held = traces.find(model, prompt, needs_of(ask.methods, ask.options)) if traces is not None else None
     events = kvviz.compare_stream(

@@ -8,6 +8,7 @@ from tokenizers import AddedToken
 
 from kvviz.engine.prompts import build_prompt, decode_document, find_marks
 from kvviz.errors import InputError, ModelError
+from kvviz.settings import settings as limits_now
 
 ODD = "café 你好 سلام 🎉\n\ttab"
 AGNOSTIC = "question-agnostic"
@@ -235,9 +236,10 @@ def test_too_long_says_how_much_to_remove(monkeypatch):
         f"This document has {total:,} tokens; tiny-llama reads 512. "
         f"Remove about {-(-(total - 511) // 100) * 100:,}, or choose another model."
     )
-    monkeypatch.setenv("KVVIZ_MAX_TOKENS", "100")
+    monkeypatch.setenv("KVVIZ_MAX_TOKENS", "100")  # of a server, which passes its limits
+    assert len(build_prompt(model, "x y " * 50, "Why?").input_ids) == count
     with pytest.raises(InputError, match="this installation reads 100"):
-        build_prompt(model, "x y " * 50, "Why?")
+        build_prompt(model, "x y " * 50, "Why?", limits=limits_now())
 
 
 def test_unreadable_characters_become_boxes():
