@@ -14,6 +14,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kvviz.engine.ask import Ask
+from kvviz.errors import InputError
 from kvviz.figures.effect import effect_map_figure, effect_table
 from kvviz.figures.effect_scatter import effect_scatter_figure
 from kvviz.figures.kept import kept_figure, kept_table
@@ -171,11 +172,15 @@ def _edit_lines(c: Comparison) -> str:
         return ""
     lines = ["", "from kvviz.engine.experiment import Edit, try_edits", ""]
     for item in tried:
-        edits = ", ".join(_edit(e) for e in item["edits"])
+        try:
+            edits = ", ".join(_edit(e) for e in item["edits"])
+            method, budget = str(item["method"]), Budget.parse(item["budget"]).value
+        except (InputError, KeyError, TypeError, ValueError):
+            lines.append("# One edit of this run cannot be read.")
+            continue
         lines += [
             "edited = try_edits(",
-            f"    model, result, {str(item['method'])!r}, {Budget.parse(item['budget']).value!r}, [{edits}], "
-            f"same_size={bool(item['same_size'])}",
+            f"    model, result, {method!r}, {budget!r}, [{edits}], same_size={bool(item.get('same_size'))}",
             ")",
             "print(edited.to_frame().to_string())",
         ]

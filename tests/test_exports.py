@@ -113,6 +113,45 @@ def test_python_lines_rebuild_every_argument():
     assert ast.literal_eval(calls["build_prompt"]["protocol"]) == "question-aware"
 
 
+@pytest.mark.parametrize(
+    ("source", "line"),
+    [
+        (None, "model = kvviz.load_model('tiny', dtype='float32')"),  # runs of older versions do not say
+        ("../models/q.gguf", "model = kvviz.load_model('../models/q.gguf', dtype='float32')"),
+        ("", "model = kvviz.wrap_model(hf_model, tokenizer, 'tiny')"),
+    ],
+)
+def test_python_lines_load_the_model_as_it_was_loaded(source, line):
+    c = synthetic_comparison()
+    object.__setattr__(c.model, "id", "tiny")
+    c.settings.pop("source", None)
+    if source is not None:
+        c.settings["source"] = source
+    lines = exports.python_lines(c)
+    assert line in lines.splitlines() and "print(result.to_frame().to_string())" in lines
+
+
+@pytest.mark.parametrize("place", ["start", "end", "layer", "head", "kind", "method", "budget"])
+def test_python_lines_hold_no_code_of_a_stranger(place):
+    c = synthetic_comparison()
+    evil = "__import__('os').system('touch x')"
+    edit = {"kind": "pin", "start": 1, "end": 2, "layer": None, "head": None}
+    item = {"method": "snapkv", "budget": 0.5, "same_size": True, "edits": [edit]}
+    (edit if place in edit else item)[place] = evil
+    c.settings["edits"] = [item]
+    c.settings["source"] = evil
+    names = {n.id for n in ast.walk(ast.parse(exports.python_lines(c))) if isinstance(n, ast.Name)}
+    assert "__import__" not in names
+
+
+def test_python_lines_repeat_an_edit():
+    c = synthetic_comparison()
+    edit = {"kind": "pin", "start": 1, "end": 2, "layer": 3, "head": None}
+    c.settings["edits"] = [{"method": "snapkv", "budget": 30, "same_size": False, "edits": [edit]}]
+    lines = exports.python_lines(c)
+    assert "model, result, 'snapkv', 30, [Edit('pin', 1, 2, 3, None)], same_size=False" in lines
+
+
 def test_report_is_self_contained_and_inert():
     c = synthetic_comparison()
     c.variant("snapkv", 0.05).text = "<script>alert(1)</script>"
