@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from kvviz.engine.measures import first_difference
 from kvviz.engine.run import STOPS
 from kvviz.results.comparison import Comparison, Point, Variant
 from kvviz.results.kept import KeptSet
@@ -221,7 +222,7 @@ def _error(share: float, model: ModelInfo, rng: np.random.Generator) -> np.ndarr
 
 def _variant(selection, text, full_tokens, share, model, rng, evict_every) -> Variant:
     tokens = _split(text)
-    differs = next((i for i, (x, y) in enumerate(zip(tokens, full_tokens)) if x != y), None)
+    differs = first_difference(full_tokens, tokens)
     kl = (0.02 / share * rng.gamma(1, 1, len(full_tokens))).astype(np.float32)
     kl[0] = 0
     held = int(np.sum(selection.budgets))

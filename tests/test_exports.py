@@ -16,11 +16,12 @@ from kvviz.figures.effect import effect_table
 from kvviz.figures.heads import heads_table
 from kvviz.figures.kept import kept_table
 from kvviz.figures.per_layer import per_layer_table
-from kvviz.figures.sweep_table import MEASURES, sweep_table
+from kvviz.figures.sweep_table import sweep_table
 from kvviz.figures.versus import versus_table
 from kvviz.figures.why_minimap import why_minimap_table
 from kvviz.figures.why_table import why_table
 from kvviz.results.answers import all_answers_table
+from kvviz.results.measures import MEASURE
 
 
 def every_table(c):
@@ -34,7 +35,7 @@ def every_table(c):
     yield why_table(c, 1, 1, "snapkv", "dropkv", 0.2)
     yield why_minimap_table(c, (50, 51), "snapkv", "dropkv", 0.2)
     yield effect_table(c, "snapkv", "dropkv", 0.1)
-    for measure in MEASURES:
+    for measure in MEASURE:
         yield sweep_table(c, measure, "snapkv", "dropkv", 0.2)
 
 

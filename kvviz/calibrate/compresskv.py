@@ -26,6 +26,7 @@ from kvviz.engine.prompts import build_prompt
 from kvviz.engine.selection import select
 from kvviz.engine.trace import Trace, prefill
 from kvviz.methods.artefacts import Artefact, lend
+from kvviz.results.measures import words_of
 
 LENGTHS = (300, 450, 600)  # tokens of the document, by turns
 ANSWER_TOKENS = 32
@@ -43,13 +44,9 @@ def head_scores(rows: torch.Tensor, answer: list[int], needle: list[int], start:
 
 def recall(answer: str, needle: str) -> float:
     """ROUGE-1 recall: share of the needle's words that the answer has, repeats counted."""
-    said = _words(answer)
-    wanted = _words(needle)
+    said = words_of(answer)
+    wanted = words_of(needle)
     return sum(min(said.count(w), wanted.count(w)) for w in set(wanted)) / max(1, len(wanted))
-
-
-def _words(text: str) -> list[str]:
-    return "".join(c if c.isalnum() else " " for c in text.casefold()).split()
 
 
 def run(job: Job) -> tuple[dict[str, torch.Tensor], dict]:

@@ -73,7 +73,7 @@ def note(sentence: str) -> None:
 def print_result(result: Comparison) -> None:
     """The table, the answers, and what there is to know about them."""
     from kvviz.results import words as text
-    from kvviz.results.answers import verdict
+    from kvviz.results.verdict import judge
 
     rows = []
     for v, row in zip([result.full, *result.variants], result.to_frame().to_dict("records")):
@@ -86,7 +86,7 @@ def print_result(result: Comparison) -> None:
                 "KL": _number(row["mean_kl"], _zero if v is result.full else text.kl_number),
                 "error": _number(row["median_output_error"], text.relative_error),
                 "differs at": "same" if v.first_difference is None else str(v.first_difference),
-                "": verdict(v.text, result.expected),
+                "": judge(v, result.expected),
             }
         )
     m = result.model

@@ -31,36 +31,6 @@ def first_difference(full: Sequence[int], other: Sequence[int]) -> int | None:
     return None if len(full) == len(other) else min(len(full), len(other))
 
 
-def exact_match(answer: str, expected: str) -> bool:
-    """Same words after folding case, punctuation and spaces."""
-    return _words(answer) == _words(expected)
-
-
-def token_f1(answer: str, expected: str) -> float:
-    """Harmonic mean of word precision and recall, the usual question-answering F1."""
-    a, e = _words(answer), _words(expected)
-    if not a or not e:
-        return float(a == e)
-    common = sum(min(a.count(w), e.count(w)) for w in set(a))
-    return 2 * common / (len(a) + len(e))
-
-
-def _words(text: str) -> list[str]:
-    return "".join(c if c.isalnum() else " " for c in text.casefold()).split()
-
-
-def overlap(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Jaccard overlap of two kept sets a layer: bool [L, Hkv, n] twice -> float [L]; 1 for two empty sets."""
-    both = (a & b).sum((1, 2))
-    either = (a | b).sum((1, 2))
-    return np.where(either == 0, 1.0, both / np.maximum(either, 1))
-
-
-def span_holders(mask: np.ndarray, start: int, end: int) -> int:
-    """How many (layer, KV head) pairs hold every token of start .. end - 1. mask bool [L, Hkv, n]."""
-    return int(mask[:, :, start:end].all(-1).sum())
-
-
 @dataclass(frozen=True)
 class Probes:
     """Queries of the full run at which errors are measured, and the rows that come after the prompt.
@@ -223,15 +193,3 @@ def _removal(p, tail, tail_out, o, values, gram) -> torch.Tensor:
     gap = (others @ values + tail_out) / rest.clamp_min(1e-30)[:, None] - values[top]
     square[row, top] = ((gap @ gram) * gap).sum(-1).clamp_min(0)
     return (p / left.clamp_min(1e-30) * (square / size[:, None]).sqrt()).mean(0)
-
-
-def cone_statistics(vectors: torch.Tensor) -> tuple[float, float]:
-    """For vectors [m, d] (single-token changes of the evicted set): ||sum|| / sum of norms, and the
-    smallest cosine between a vector and the sum. (1, 1) for parallel vectors; nan for an empty set."""
-    if len(vectors) == 0:
-        return float("nan"), float("nan")
-    total = vectors.sum(0)
-    norms = vectors.norm(dim=-1)
-    ratio = float(total.norm() / norms.sum().clamp_min(1e-30))
-    cosine = (vectors @ total) / (norms * total.norm()).clamp_min(1e-30)
-    return ratio, float(cosine.min())

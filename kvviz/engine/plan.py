@@ -66,7 +66,10 @@ class Plan:
         """The plan as plain values, for the saved comparison."""
         return {
             "ask": self.ask.to_dict(),
-            "methods": {p.name: {"own": dict(p.own), "used": dict(p.used)} for p in self.methods},
+            "methods": {
+                p.name: {"own": dict(p.own), "used": dict(p.used), "compare_with": p.method.compare_with}
+                for p in self.methods
+            },
         }
 
 

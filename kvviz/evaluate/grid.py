@@ -9,13 +9,12 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 import kvviz
 from kvviz.evaluate.needles import DEPTHS, needle_cases
 from kvviz.models import Model
-from kvviz.results.comparison import Comparison, mean_kl
+from kvviz.results.comparison import Comparison
 from kvviz.results.verdict import contains_expected
 from kvviz.types import QUESTION_AWARE
 
@@ -31,7 +30,6 @@ def needle_grid(
     protocol: str = QUESTION_AWARE,
     controlled: bool = True,
     max_new_tokens: int = 24,
-    base: str = "snapkv",
     say: Callable[[str], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> pd.DataFrame:
@@ -39,8 +37,9 @@ def needle_grid(
 
     hit        the answer contains the needle's code.
     mean_kl    nats a token against the full cache (first step left out where it is shared).
-    error      mean over layers and query heads of the relative L2 output error at answer tokens.
-    improved   share of query heads whose error is below that of `base` at the same budget (NaN for base).
+    error      mean over query heads, in layers where something was evicted, of the relative L2 output error.
+    improved   share of those heads whose error is below that of the method's attention-only base at the same
+               budget by more than 1%; NaN where the base is not among `methods`.
     """
     rows = []
     for case in needle_cases(tokens, tuple(depths), model.tokenizer, tuple(texts), seed):
@@ -51,33 +50,31 @@ def needle_grid(
         )  # fmt: skip
         if cancel is not None and cancel.is_set():
             break  # a place counts whole or not at all
-        rows += _rows(c, case, base)
+        rows += _rows(c, case)
         if say:
             say(f"text {case.text}, place {case.depth:.0%}: full cache says {c.full.text!r}")
     return pd.DataFrame(rows)
 
 
-def _rows(c: Comparison, case, base: str) -> list[dict[str, Any]]:
-    rows = []
-    for v in [c.full, *c.variants]:
-        reference = c.variant(base, v.budget)
-        improved = float("nan")
-        if v.output_error is not None and reference is not None and v.method != base:
-            improved = float((v.output_error < reference.output_error).mean())
-        rows.append(
-            {
-                "text": case.text,
-                "depth": case.depth,
-                "method": v.method,
-                "label": v.label,
-                "budget": c.share(v.budget),
-                "hit": contains_expected(v.text, case.expected),
-                "mean_kl": mean_kl(v.kl, c.prompt.protocol),
-                "error": float("nan") if v.output_error is None else float(np.mean(v.output_error)),
-                "improved": improved,
-            }
-        )
-    return rows
+def _rows(c: Comparison, case) -> list[dict[str, Any]]:
+    return [
+        {
+            "text": case.text,
+            "depth": case.depth,
+            "method": row["method"],
+            "label": row["label"],
+            "budget": row["share"],
+            "hit": contains_expected(row["text"], case.expected),
+            "mean_kl": _or_nan(row["mean_kl"]),
+            "error": _or_nan(row["mean_output_error"]),
+            "improved": _or_nan(row["heads_improved"]),
+        }
+        for row in c.rows()
+    ]
+
+
+def _or_nan(value: float | None) -> float:
+    return float("nan") if value is None else value
 
 
 def summary(grid: pd.DataFrame) -> pd.DataFrame:

@@ -25,6 +25,7 @@ from kvviz.figures.token_map import layer_axis
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
 from kvviz.results.kept import nearest
+from kvviz.results.measures import heads_compared
 from kvviz.results.table import Table
 
 TITLE = "How much each head's output changed"
@@ -32,7 +33,6 @@ MAP_GUIDE = (
     "Each cell is one query head of one layer. Stronger colour: its output differs more from the "
     "full cache's. Vertical lines part the KV heads."
 )
-EQUAL = 0.01  # of the larger error: closer than this counts as equal
 CLIP_AT = 99  # percentile at which the shared scale ends
 
 # Codes: 0 no change, 1 to 12 the scale in log steps, then a value beyond its end, then no value.
@@ -130,14 +130,6 @@ class EffectTable(Table):
         if some == layers:
             return ""
         return f", in the {text.count(some)} of {text.count(layers)} layers where something was evicted"
-
-
-def heads_compared(a: np.ndarray, b: np.ndarray) -> tuple[int, int, int]:
-    """(heads where b is lower, equal within 1% of the larger, heads with both values)."""
-    usable = np.isfinite(a) & np.isfinite(b)
-    a, b = a[usable], b[usable]
-    equal = np.abs(a - b) <= EQUAL * np.maximum(a, b)
-    return int(((b < a) & ~equal).sum()), int(equal.sum()), len(a)
 
 
 def evicting_layers(c: Comparison, methods: list[str], k: float | int) -> np.ndarray:

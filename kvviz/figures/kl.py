@@ -11,7 +11,6 @@ from kvviz.errors import InputError
 from kvviz.figures.kit import axis, build
 from kvviz.figures.palette import role
 from kvviz.results import words as text
-from kvviz.results.answers import first_difference
 from kvviz.results.comparison import Comparison
 from kvviz.results.table import Table
 
@@ -39,7 +38,7 @@ def kl_strip_table(c: Comparison, method: str, k: float | int) -> KlStripTable:
     if v is None or v.kl is None or not len(v.kl):
         raise InputError("KL was not measured for this answer.")
     kl = np.asarray(v.kl, np.float32)
-    return KlStripTable(text.label(c, method), k, list(c.full.tokens), kl, first_difference(v, c.full))
+    return KlStripTable(text.label(c, method), k, list(c.full.tokens), kl, v.first_difference)
 
 
 def kl_strip_figure(table: KlStripTable) -> go.Figure:

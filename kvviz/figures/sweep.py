@@ -9,8 +9,9 @@ import plotly.graph_objects as go
 
 from kvviz.figures.kit import GAP, axis, build, legend_entry
 from kvviz.figures.palette import role
-from kvviz.figures.sweep_table import PERCENT, Series, SweepTable
+from kvviz.figures.sweep_table import Series, SweepTable
 from kvviz.results import words as text
+from kvviz.results.measures import MEASURE
 
 GUIDE = "Left is a smaller cache. One document: {what} show this text, not a ranking."
 MARGIN = 0.05  # of the value axis, below zero and above the highest value: no line lies on the edge
@@ -96,11 +97,7 @@ def _point_legend(table: SweepTable) -> list[dict[str, Any]]:
 
 
 def _shown(table: SweepTable, value: float | None) -> float | None:
-    if value is None:
-        return GAP
-    if table.measure in PERCENT:
-        return 100 * value
-    return value / 1e6 if table.measure == "bytes" else value
+    return GAP if value is None else MEASURE[table.measure].scale * value
 
 
 def _key(s: Series, symbol: str, dash: str) -> dict[str, Any]:

@@ -3,38 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 
 from kvviz.errors import InputError
-from kvviz.figures.effect import error_shares, errors_at
 from kvviz.results import words as text
-from kvviz.results.answers import verdict
-from kvviz.results.comparison import Comparison, mean_kl
-from kvviz.results.marks import group_holders, groups, holders
+from kvviz.results.comparison import Comparison
+from kvviz.results.marks import groups
+from kvviz.results.measures import MEASURE, Look, Measure
 from kvviz.results.table import Table
-
-MEASURES = {
-    "kl": "mean KL, nats/token",
-    "output_error": "output error, median head, % (band: quartiles)",
-    "mark_held": "{mark} held, % of KV heads",
-    "overlap": "entries shared with {a}, %",
-    "bytes": "cache, MB (filled: as allocated after reading, open: by count of entries)",
-    "expected": "expected answer in the text",
-}
-TITLES = {
-    "kl": "Mean KL",
-    "output_error": "Output error",
-    "mark_held": "{mark} held",
-    "overlap": "Overlap with {a}",
-    "bytes": "Memory",
-    "expected": "Expected answer",
-}
-_DECODED_ONLY = ("kl", "expected")
-PERCENT = ("output_error", "mark_held", "overlap")
 
 
 @dataclass(frozen=True)
@@ -97,8 +76,9 @@ def sweep_table(
 
     `tok` is followed instead of the mark. Methods that keep the same entries throughout are one series.
     """
-    if measure not in MEASURES:
-        raise InputError(f"Choose a measure of: {', '.join(MEASURES)}.")
+    if measure not in MEASURE:
+        raise InputError(f"Choose a measure of: {', '.join(MEASURE)}.")
+    row = MEASURE[measure]
     expected = c.expected if expected is None else expected
     named = "M1"
     message = ""
@@ -112,16 +92,17 @@ def sweep_table(
             named = marks[0]
     if measure == "expected" and not (expected and expected.strip()):
         message = "No expected answer was given."
+    if measure == "improved" and not any(c.base_of(method) for method in c.methods):
+        message = "No method of this run is an improvement of another one in it."
     series = []
     for method in c.methods:
         if message or (measure == "overlap" and method == a):
             continue
-        values = _measure(c, measure, a, method, tok, expected)
-        series.append(_series(c, measure, method, a, b, values))
+        series.append(_series(c, row, method, b, Look(a, tok, expected)))
     words = {"a": text.label(c, a), "mark": named}
-    title = f"{TITLES[measure].format(**words)} against budget, this document"
+    title = f"{row.title.format(**words)} against budget, this document"
     return SweepTable(
-        measure, title, MEASURES[measure].format(**words), _merged(c, series), message, c.share(k)
+        measure, title, row.axis.format(**words), _merged(c, series), message, c.share(k)
     )
 
 
@@ -147,75 +128,25 @@ def _equal(c: Comparison, one: Series, other: Series) -> bool:
     )
 
 
-_Values = Callable[[float], tuple[float | None, float | None, float | None]]
-
-
-def _measure(c, measure: str, a: str, method: str, tok, expected: str | None) -> _Values:
-    """A function from a share to (value, lower, upper) of one method."""
-
-    def single(value: float | None):
-        return value, None, None
-
-    def kl(share: float):
-        v = c.variant(method, share)
-        return single(None if v is None else mean_kl(v.kl, c.prompt.protocol))
-
-    def error(share: float):
-        errors = errors_at(c, method, share)
-        if errors is None or not np.isfinite(errors).any():
-            return None, None, None
-        low, middle, high = np.percentile(errors[np.isfinite(errors)], (25, 50, 75))
-        return float(middle), float(low), float(high)
-
-    def held(share: float):
-        if tok is not None:
-            found = holders(c, method, share, *tok)
-        else:
-            found = group_holders(c, method, share, next(iter(groups(c).values())))
-        return single(None if found is None else found.count / found.total)
-
-    def overlap(share: float):
-        one, other = c.at(a, share), c.at(method, share)
-        return single(None if one is None or other is None else one.kept.overlap(other.kept))
-
-    def size(share: float):
-        return single(text.kept_bytes(c, method, share))
-
-    def right(share: float):
-        v = c.variant(method, share)
-        return single(None if v is None else float(verdict(v.text, expected) == "right"))
-
-    chosen: dict[str, _Values] = {
-        "kl": kl,
-        "output_error": error,
-        "mark_held": held,
-        "overlap": overlap,
-        "bytes": size,
-        "expected": right,
-    }
-    return chosen[measure]
-
-
-def _series(c: Comparison, measure: str, method: str, a: str, b: str | None, values) -> Series:
+def _series(c: Comparison, row: Measure, method: str, b: str | None, look: Look) -> Series:
     decoded_shares = {c.share(v.budget) for v in c.variants if v.method == method}
-    if measure in _DECODED_ONLY:
-        shares = {c.share(k) for k in c.budgets}
-    elif measure == "output_error":
-        shares = set(error_shares(c, method)) | {c.share(k) for k in c.budgets}
-    else:
-        shares = set(c.shares(method)) | {c.share(k) for k in c.budgets}
-    ordered = _distinct(sorted(shares))
-    found = [values(s) for s in ordered]
+    known = [] if row.decoded_only else c.shares(method)
+    shares = _distinct(sorted([*known, *(c.share(k) for k in c.budgets)]))
+    points = [c.at(method, s) for s in shares]
+    if row.decoded_only:
+        points = [None if p is None or p.answer is None else p for p in points]
+    values = [None if p is None else row.of(c, p, look) for p in points]
+    spreads = [None if p is None or row.spread is None else row.spread(c, p, look) for p in points]
     return Series(
         method=method,
         label=text.label(c, method),
-        role="a" if method == a else "b" if method == b else "muted",
-        share=ordered,
-        value=[v for v, _, _ in found],
-        low=[v for _, v, _ in found],
-        high=[v for _, _, v in found],
-        decoded=[any(math.isclose(s, d) for d in decoded_shares) for s in ordered],
-        words=[_words(measure, v) for v, _, _ in found],
+        role="a" if method == look.a else "b" if method == b else "muted",
+        share=shares,
+        value=values,
+        low=[None if pair is None else pair[0] for pair in spreads],
+        high=[None if pair is None else pair[1] for pair in spreads],
+        decoded=[any(math.isclose(s, d) for d in decoded_shares) for s in shares],
+        words=[row.words(value) for value in values],
     )
 
 
@@ -225,12 +156,3 @@ def _distinct(shares: list[float]) -> list[float]:
         if not kept or not math.isclose(share, kept[-1]):
             kept.append(share)
     return kept
-
-
-def _words(measure: str, value: float | None) -> str:
-    if value is None:
-        return text.MISSING
-    if measure == "expected":
-        return "yes" if value else "no"
-    shown = {"kl": text.kl, "output_error": text.relative_error, "bytes": text.mb}
-    return shown.get(measure, text.share)(value)

@@ -10,9 +10,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvviz.results import words as text
-from kvviz.results.comparison import Comparison, Variant, mean_kl
+from kvviz.results.comparison import Comparison, Variant
+from kvviz.results.measures import kl_of
 from kvviz.results.table import Table
-from kvviz.results.verdict import contains_expected
+from kvviz.results.verdict import judge
+from kvviz.types import QUESTION_AWARE
 
 VERDICTS = {"right": "contains the expected answer", "wrong": "does not contain it", "": ""}
 
@@ -22,7 +24,7 @@ class Card:
     """One answer.
 
     words       (text, differs from the full cache) in reading order, spaces included; never HTML.
-    verdict     "right", "wrong" or "" where no answer is expected.
+    verdict     "right", "wrong" or "" where no answer is expected, or this one was cut off.
     grey        the verdict is moot because the full cache lacks the expected answer itself.
     decoded_at  the budget whose answer is shown, None where none was decoded.
     banner      said above an answer of another budget, else "".
@@ -38,13 +40,6 @@ class Card:
     decoded_at: float | int | None
     banner: str = ""
     grey: bool = False
-
-
-def verdict(answer: str, expected: str | None) -> str:
-    """ "right", "wrong", or "" without an expected answer."""
-    if not expected or not expected.strip():
-        return ""
-    return "right" if contains_expected(answer, expected) else "wrong"
 
 
 def differing_words(answer: str, full: str) -> list[tuple[str, bool]]:
@@ -69,29 +64,22 @@ def shown_variant(c: Comparison, method: str, k: float | int) -> Variant | None:
     return min(decoded, key=lambda v: abs(math.log(c.share(v.budget)) - asked), default=None)
 
 
-def difference_words(v: Variant, full: Variant) -> str:
-    """ "differs from token 5" or "same tokens as the full cache"."""
-    if v.first_difference is None and v.token_ids == full.token_ids:
-        return "same tokens as the full cache"
-    at = first_difference(v, full)
-    return f"differs from token {at}"
-
-
-def first_difference(v: Variant, full: Variant) -> int | None:
-    """Index of the first generated token that is not the full cache's, None where all are equal."""
+def difference_words(c: Comparison, v: Variant) -> str:
+    """ "differs from token 5" or "same tokens as the full cache"; "cut off" where the run was stopped."""
+    if v.finished == "cancelled" or c.full.finished == "cancelled":
+        whose = "cut off" if v.finished == "cancelled" else "the full cache's answer was cut off"
+        return f"{whose}: the run was stopped"
     if v.first_difference is not None:
-        return int(v.first_difference)
-    if v.token_ids == full.token_ids:
-        return None
-    pairs = zip(v.token_ids, full.token_ids)
-    shorter = min(len(v.token_ids), len(full.token_ids))
-    return next((i for i, (x, y) in enumerate(pairs) if x != y), shorter)
+        return f"differs from token {v.first_difference}"
+    if c.prompt.protocol == QUESTION_AWARE and len(v.token_ids) == 1:
+        return "one token, chosen before anything was evicted"
+    return "same tokens as the full cache"
 
 
 def kl_line(c: Comparison, v: Variant) -> str:
     """ "KL 0.21 nats/token (largest 1.4 at token 5) · differs from token 5"."""
-    said = difference_words(v, c.full)
-    mean = mean_kl(v.kl, c.prompt.protocol)
+    said = difference_words(c, v)
+    mean = kl_of(c, v)
     if mean is None:
         return said
     worst = int(np.argmax(v.kl))
@@ -104,7 +92,7 @@ def answer_cards(
 ) -> list[Card]:
     """Cards for the full cache, A and B (if given) at budget k."""
     expected = c.expected if expected is None else expected
-    full_verdict = verdict(c.full.text, expected)
+    full_verdict = judge(c.full, expected)
     grey = full_verdict == "wrong"
     cards = [
         Card(
@@ -112,9 +100,9 @@ def answer_cards(
             label="Full cache",
             words=[(piece, False) for piece in re.findall(r"\S+|\s+", c.full.text)],
             kl_line="",
-            budget_line=text.mb(c.bytes_full),
+            budget_line=text.full_line(c),
             verdict=full_verdict,
-            verdict_words=VERDICTS[full_verdict],
+            verdict_words=_verdict_words(c.full, full_verdict),
             decoded_at=1.0,
             grey=grey,
         )
@@ -123,6 +111,10 @@ def answer_cards(
         if method is not None:
             cards.append(_card(c, side, method, k, expected, grey))
     return cards
+
+
+def _verdict_words(v: Variant, judged: str) -> str:
+    return "cut off: the run was stopped" if v.finished == "cancelled" else VERDICTS[judged]
 
 
 def _card(c: Comparison, side: str, method: str, k, expected: str | None, grey: bool) -> Card:
@@ -136,7 +128,7 @@ def _card(c: Comparison, side: str, method: str, k, expected: str | None, grey: 
     if c.variant(method, k) is None:
         asked, shown = text.budget_name(c, k), text.budget_name(c, v.budget)
         banner = f"Not decoded at {asked}. Shown: the answer at {shown}."
-    judged = verdict(v.text, expected)
+    judged = judge(v, expected)
     return Card(
         role=side,
         label=label,
@@ -144,7 +136,7 @@ def _card(c: Comparison, side: str, method: str, k, expected: str | None, grey: 
         kl_line=kl_line(c, v),
         budget_line=budget_line,
         verdict=judged,
-        verdict_words=VERDICTS[judged],
+        verdict_words=_verdict_words(v, judged),
         decoded_at=v.budget,
         banner=banner,
         grey=grey,
@@ -181,12 +173,12 @@ def all_answers_table(c: Comparison, expected: str | None = None) -> AnswersTabl
         label=[v.label if v is c.full else text.label(c, v.method) for v in answers],
         budget=[v.budget for v in answers],
         share=[1.0 if v is c.full else c.share(v.budget) for v in answers],
-        verdict=[verdict(v.text, expected) for v in answers],
+        verdict=[judge(v, expected) for v in answers],
         text=[text.shortened(v.text, 40) for v in answers],
-        kl=[None if v is c.full else mean_kl(v.kl, c.prompt.protocol) for v in answers],
-        difference=["" if v is c.full else difference_words(v, c.full) for v in answers],
+        kl=[None if v is c.full else kl_of(c, v) for v in answers],
+        difference=["" if v is c.full else difference_words(c, v) for v in answers],
         budget_words=[
-            text.mb(c.bytes_full) if v is c.full else text.budget_triple(c, v.method, v.budget)
+            text.full_line(c) if v is c.full else text.budget_triple(c, v.method, v.budget)
             for v in answers
         ],
     )

@@ -15,7 +15,7 @@ from kvviz.errors import InputError
 from kvviz.identity import Budget, MethodRef
 from kvviz.results.formats import budget_name, budget_share
 from kvviz.results.kept import KeptSet, everything, nearest, window_starts
-from kvviz.types import QUESTION_AWARE, Mark, ModelInfo, Prompt
+from kvviz.types import Mark, ModelInfo, Prompt
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -292,6 +292,25 @@ class Comparison:
         held = {a.__array_interface__["data"][0]: a.nbytes for a in arrays if a is not None}
         return sum(held.values())
 
+    @property
+    def token_bytes(self) -> int:
+        """Bytes that one more token adds to a cache."""
+        m = self.model
+        return 2 * m.n_layers * m.n_kv_heads * m.head_dim * (4 if m.dtype == "float32" else 2)
+
+    def bytes_at_end(self, v: Variant) -> int:
+        """Bytes of an answer's cache once it is written; `bytes` is what it held after reading."""
+        written = max(0, len(v.token_ids) - 1)  # the last token is never read again
+        if v.evictions:  # every cut brings the cache back to its budget
+            return v.bytes + self.token_bytes * max(0, written - int(v.evictions[-1]["step"]))
+        return v.bytes + self.token_bytes * (len(self.prompt.input_ids) - self.n + written)
+
+    def base_of(self, method: str) -> str:
+        """The attention-only method of this run that a method is measured against, "" where there is none."""
+        used = (self.settings.get("methods") or {}).get(method) or {}
+        base = used.get("compare_with")
+        return next((m for m in self.methods if base and MethodRef.parse(m).id == base), "")
+
     def merged(self, other: Comparison) -> Comparison:
         """This run with what `other`, of the same prompt, adds: finished answers that are new, the stops
         and scores of methods that are new (where both have the same stops), and the methods' settings.
@@ -313,14 +332,20 @@ class Comparison:
         )
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row an answer as plain values; the full cache comes first."""
-        return [_row(self, v) for v in [self.full, *self.variants]]
+        """One row an answer as plain values, the full cache first: budget as it was asked for, share and
+        entries beside it; what `kvviz.results.measures` says of it.
+        """
+        from kvviz.results import measures
+
+        return measures.rows(self)
 
     def to_frame(self) -> pd.DataFrame:
-        """`rows` as a pandas DataFrame."""
+        """`rows` as a pandas DataFrame; budgets keep their kind, so that 1 (token) and 1.0 (all) are two."""
         import pandas as pd
 
-        return pd.DataFrame(self.rows())
+        frame = pd.DataFrame(self.rows())
+        frame["budget"] = pd.Series([v.budget for v in [self.full, *self.variants]], dtype=object)
+        return frame
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The whole comparison as one strict JSON text (arrays zlib-packed); also written to `path`."""
@@ -351,31 +376,3 @@ def _nearest_same(items: Sequence[Any], budget: Any, n: int) -> Any | None:
         if found is None and math.isclose(own.share_of(n), share):
             found = item
     return found
-
-
-def _row(c: Comparison, v: Variant) -> dict[str, Any]:
-    kl = v.kl if v.kl is not None and len(v.kl) else None
-    error = v.output_error
-    return {
-        "method": v.method,
-        "label": v.label,
-        "budget": v.budget,
-        "share": c.share(v.budget),
-        "entries": v.entries,
-        "tokens_kept": v.tokens_kept,
-        "bytes": v.bytes,
-        "text": v.text,
-        "first_difference": v.first_difference,
-        "mean_kl": mean_kl(kl, c.prompt.protocol),
-        "max_kl": None if kl is None else float(np.max(kl)),
-        "median_output_error": None if error is None else float(np.nanmedian(error)),
-        "mean_output_error": None if error is None else float(np.nanmean(error)),
-    }
-
-
-def mean_kl(kl: np.ndarray | None, protocol: str) -> float | None:
-    """Mean of KL a step. Question-aware, step 0 is zero by construction and is left out."""
-    if kl is None or len(kl) == 0:
-        return None
-    rest = kl[1:] if protocol == QUESTION_AWARE and len(kl) > 1 else kl
-    return float(np.mean(rest))

@@ -8,11 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
 from kvviz.results import words as text
-from kvviz.results.answers import verdict
-from kvviz.results.comparison import Comparison, Variant, mean_kl
+from kvviz.results.comparison import Comparison, Point, Variant
+from kvviz.results.measures import MEASURE, Look, kl_of
+from kvviz.results.verdict import judge, verdict
 
 
 def report(c: Comparison, before: Variant, tried: Sequence[Variant], edits: Sequence[Any]) -> dict[str, Any]:
@@ -23,7 +22,7 @@ def report(c: Comparison, before: Variant, tried: Sequence[Variant], edits: Sequ
 
 
 def _row(c: Comparison, name: str, v: Variant) -> dict[str, Any]:
-    held, error = "", v.output_error
+    held = ""
     if c.marks:
         mark = c.marks[0]
         kept = v.packed.kept.span(mark.start, mark.end)
@@ -31,9 +30,9 @@ def _row(c: Comparison, name: str, v: Variant) -> dict[str, Any]:
     return {
         "name": name,
         "text": v.text,
-        "verdict": verdict(v.text, c.expected),
-        "kl": text.kl(mean_kl(v.kl, c.prompt.protocol)),
-        "error": text.MISSING if error is None else text.relative_error(float(np.nanmedian(error))),
+        "verdict": judge(v, c.expected),
+        "kl": text.kl(kl_of(c, v)),
+        "error": MEASURE["output_error"].words(MEASURE["output_error"].of(c, Point.of(v), Look())),
         "held": held,
     }
 
@@ -83,7 +82,7 @@ def _change(c: Comparison, before: Variant, tried: Sequence[Variant], deed: str,
         said = [f"The text did not change with {deed}."]
     else:
         said = [f"The answer went from {text.quoted(before.text)} to {text.quoted(after.text)}."]
-    means = [mean_kl(v.kl, c.prompt.protocol) for v in (before, *tried)]
+    means = [kl_of(c, v) for v in (before, *tried)]
     if all(m is not None for m in means):
         was, now, *others = (text.kl_number(m) for m in means)
         beside = f", {text.span_names(others)} with random {noun}" if controls else ""

@@ -17,9 +17,10 @@ import numpy as np
 
 from kvviz.engine.ask import Ask
 from kvviz.results import words as text
-from kvviz.results.answers import first_difference, verdict
-from kvviz.results.comparison import Comparison, Variant, mean_kl
+from kvviz.results.comparison import Comparison, Variant
 from kvviz.results.marks import group_holders, groups
+from kvviz.results.measures import kl_of
+from kvviz.results.verdict import verdict
 from kvviz.results.words import span_names
 from kvviz.types import QUESTION_AWARE
 
@@ -177,7 +178,7 @@ def _full_misses(c, methods, variants: list[Variant | None], k, expected: str) -
         said += f" (It was cut at {text.count(len(c.full.token_ids))} tokens: a longer answer may reach it.)"
     if any(v is None for v in variants):
         return f"{said} Answers at {text.budget_name(c, k)} are not decoded yet."
-    means = [mean_kl(v.kl, c.prompt.protocol) for v in variants]
+    means = [kl_of(c, v) for v in variants]
     if all(m is not None for m in means):
         values = [f"{text.label(c, m)} {text.kl_number(x)}" for m, x in zip(methods, means)]
         said += f" Compare the change instead: KL {', '.join(values)} nats/token."
@@ -263,7 +264,7 @@ def _settings_words(options: Mapping[str, Any], names: Sequence[str]) -> str:
 
 
 def _against_full(c: Comparison, v: Variant) -> str:
-    label, at = text.label(c, v.method), first_difference(v, c.full)
+    label, at = text.label(c, v.method), v.first_difference
     if c.prompt.protocol == QUESTION_AWARE and at is None and len(c.full.token_ids) == 1:
         return f"{label}'s answer is one token, which was chosen before anything was evicted"
     if at is None:
@@ -343,7 +344,7 @@ def _effect(c: Comparison, methods: list[str], k, expected: str | None) -> str:
         return ""
     if _has_expected(expected) and verdict(c.full.text, expected) == "wrong":
         return ""  # the first sentence has the figures already
-    means = [mean_kl(v.kl, c.prompt.protocol) for v in variants]
+    means = [kl_of(c, v) for v in variants]
     if any(m is None for m in means):
         return ""
     if len(means) == 1:

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from typing import TYPE_CHECKING
 
 from kvviz.errors import InputError
+
+if TYPE_CHECKING:
+    from kvviz.results.comparison import Variant
 
 # Scripts written without spaces (Thai to Khmer, kana, Han): their letters do not make a longer word
 # of what stands beside them.
@@ -66,3 +70,15 @@ def _number_pattern(number: str) -> str:
     # 450.00 is 450, while 58213.5 and 58213-4 are something longer.
     end = r"(?:(?=\.0+(?!\d))|(?![.,'-]?\d))"
     return rf"(?<!\d)(?<!\d[.,'-])(?:{'|'.join(ways)}){end}"
+
+
+def verdict(answer: str, expected: str | None) -> str:
+    """ "right", "wrong", or "" without an expected answer."""
+    if not expected or not expected.strip():
+        return ""
+    return "right" if contains_expected(answer, expected) else "wrong"
+
+
+def judge(v: Variant | None, expected: str | None) -> str:
+    """The verdict on an answer; "" also for one that was cut off when the run was stopped, or is missing."""
+    return "" if v is None or v.finished == "cancelled" else verdict(v.text, expected)

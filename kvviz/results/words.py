@@ -39,6 +39,7 @@ __all__ = [
     "budget_triple",
     "count",
     "entries_words",
+    "full_line",
     "excerpt",
     "isolated",
     "kept_bytes",
@@ -125,10 +126,18 @@ def kept_bytes(c: Comparison, method: str, k: float | int) -> float | None:
 
 
 def budget_triple(c: Comparison, method: str, k: float | int) -> str:
-    """ "20% kept · 205 tokens per KV head · 9.4 of 47.2 MB"."""
+    """ "20% kept · 205 tokens per KV head · 9.4 of 47.2 MB after reading, +46 kB a token"."""
     size = kept_bytes(c, method, k)
     amount = MISSING if size is None else f"{size / 1e6:,.1f}"
-    return f"{budget_share(c.share(k))} kept · {entries_words(c, method, k)} · {amount} of {mb(c.bytes_full)}"
+    kept = f"{budget_share(c.share(k))} kept · {entries_words(c, method, k)}"
+    return f"{kept} · {amount} of {full_line(c)}"
+
+
+def full_line(c: Comparison) -> str:
+    """The memory of the full cache and when it is that: "47.2 MB after reading, +46 kB a token"."""
+    kilobytes = c.token_bytes / 1e3
+    more = f"{kilobytes:,.0f} kB" if kilobytes >= 10 else f"{kilobytes:.1f} kB"
+    return f"{mb(c.bytes_full)} after reading, +{more} a token"
 
 
 def span_names(names: Sequence[str], word: str = "and") -> str:

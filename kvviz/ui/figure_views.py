@@ -13,11 +13,11 @@ from kvviz.errors import InputError
 from kvviz.figures import FIGURES, document, figure_of
 from kvviz.figures.figure import MOST_COLUMNS, Figure, Look
 from kvviz.figures.kit import narrow
-from kvviz.figures.sweep_table import MEASURES
 from kvviz.figures.why_card import why_card
 from kvviz.figures.why_table import shown_head
 from kvviz.results.answers import all_answers_table, answer_cards
 from kvviz.results.finding import caution, finding, notices
+from kvviz.results.measures import MEASURE
 from kvviz.results.words import kl, label, shortened
 from kvviz.ui.chosen import Chosen, whole
 from kvviz.ui.runs import Run
@@ -65,7 +65,7 @@ def look_of(run: Run, chosen: Chosen, args: dict[str, Any]) -> Look:
         x1=x1 if zoomed else None,
         columns=whole(args.get("columns"), 50, MOST_COLUMNS) or MOST_COLUMNS,
         rule="max" if args.get("rule") == "max" else "mean",
-        measure=measure if measure in MEASURES else "kl",
+        measure=measure if measure in MEASURE else "kl",
         x=x,
         y=y or "effect",
         sinks=args.get("sinks") is not False,

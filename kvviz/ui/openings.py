@@ -13,13 +13,13 @@ def opening(c: Comparison) -> dict[str, Any]:
     Among cases where one method's answer holds the expected words and another's lacks them, the
     largest budget is taken: the least eviction that already makes a difference.
     """
-    from kvviz.results.answers import verdict
+    from kvviz.results.verdict import judge
 
     tok = [c.marks[0].start, c.marks[0].end] if c.marks else None
-    if c.expected and verdict(c.full.text, c.expected) == "right":
+    if judge(c.full, c.expected) == "right":
         for budget in c.budgets:
             judged = {
-                v.method: verdict(v.text, c.expected) for v in c.variants if v.budget == budget
+                v.method: judge(v, c.expected) for v in c.variants if v.budget == budget
             }
             wrong = [m for m in c.methods if judged.get(m) == "wrong"]
             right = [m for m in c.methods if judged.get(m) == "right"]

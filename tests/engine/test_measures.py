@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 
 import numpy as np
@@ -14,15 +13,10 @@ from reference import attention_rows, prompt_of, sparse_masks, window_of
 
 from kvviz.engine.measures import (
     Probes,
-    cone_statistics,
-    exact_match,
     first_difference,
     kl_divergence,
     output_errors,
-    overlap,
-    span_holders,
     token_effects,
-    token_f1,
 )
 from kvviz.engine.selection import select
 from kvviz.engine.trace import prefill
@@ -179,59 +173,6 @@ def test_kl_of_equal_logits_is_zero_and_shifts_do_not_count():
 def test_first_difference(a, b, index):
     assert first_difference(a, b) == index
     assert first_difference(b, a) == index
-
-
-@pytest.mark.parametrize(
-    ("answer", "expected", "f1", "exact"),
-    [
-        ("The code is 58213.", "the code is 58213", 1.0, True),
-        ("58213", "the code is 58213", 2 * 1 / 5, False),
-        ("a b b", "b b c", 2 * 2 / 6, False),
-        ("", "x", 0.0, False),
-        ("", "...", 1.0, True),
-        ("naïve\tÉTUDE", "NAÏVE étude!", 1.0, True),
-    ],
-)
-def test_word_agreement(answer, expected, f1, exact):
-    assert token_f1(answer, expected) == pytest.approx(f1)
-    assert exact_match(answer, expected) is exact
-
-
-# -- kept sets ----------------------------------------------------------------------------------------
-
-
-def test_overlap_is_jaccard_a_layer():
-    rng = np.random.default_rng(0)
-    a, b = rng.random((3, 2, 20)) < 0.4, rng.random((3, 2, 20)) < 0.6
-    a[2] = b[2] = False
-    for layer in range(2):
-        pairs_a = set(zip(*a[layer].nonzero()))
-        pairs_b = set(zip(*b[layer].nonzero()))
-        wanted = len(pairs_a & pairs_b) / len(pairs_a | pairs_b)
-        assert overlap(a, b)[layer] == pytest.approx(wanted)
-    assert overlap(a, b)[2] == 1.0  # two empty sets
-
-
-def test_span_holders_hold_every_token_of_the_span():
-    mask = np.zeros((2, 3, 10), bool)
-    mask[0, 1, 4:7] = True
-    mask[1, 2, 3:8] = True
-    mask[1, 0, [4, 6]] = True
-    assert span_holders(mask, 4, 7) == 2
-    assert span_holders(mask, 3, 7) == 1
-    assert span_holders(mask, 4, 5) == 3
-
-
-def test_cone_statistics():
-    parallel = torch.tensor([[1.0, 0], [2, 0], [0.5, 0]])
-    assert cone_statistics(parallel) == (pytest.approx(1.0), pytest.approx(1.0))
-    square = torch.tensor([[1.0, 0], [0, 1]])
-    ratio, cosine = cone_statistics(square)
-    assert ratio == pytest.approx(math.sqrt(2) / 2)
-    assert cosine == pytest.approx(math.sqrt(2) / 2)
-    away = torch.tensor([[3.0, 0], [-1, 0]])
-    assert cone_statistics(away) == (pytest.approx(0.5), pytest.approx(-1.0))
-    assert all(math.isnan(x) for x in cone_statistics(torch.zeros(0, 2)))
 
 
 # -- CriticalKV's bound -------------------------------------------------------------------------------

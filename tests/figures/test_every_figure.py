@@ -13,7 +13,7 @@ from synthetic import synthetic_comparison
 from kvviz.errors import InputError
 from kvviz.figures import FIGURES, figure_of, kept, palette, why_card
 from kvviz.figures.figure import Look
-from kvviz.figures.sweep_table import MEASURES
+from kvviz.results.measures import MEASURE
 
 HOSTILE = "<a href='javascript:alert(1)'>$x$ & <b>"
 
@@ -24,7 +24,7 @@ def every_figure(c, a="snapkv", b="dropkv", k=0.2):
     look = Look(a, b, k, tok=tok, layer=0, head=c.model.n_kv_heads - 1)
     looks = {
         "kept": [{"rule": "max"}],
-        "sweep": [{"measure": measure} for measure in MEASURES],
+        "sweep": [{"measure": measure} for measure in MEASURE],
         "why": [{"x": a, "ranks": True, "b": None}, {"x": "attention"}],
         "effect_scatter": [{"budget": 0.12}],
     }

@@ -29,8 +29,8 @@ def test_cards_say_what_was_answered(run):
     assert b.verdict_words == "contains the expected answer"
     assert a.decoded_at == 0.1
     assert not a.banner
-    assert full.budget_line == "0.7 MB"
-    assert a.budget_line == "10% kept · 30 tokens per KV head · 0.1 of 0.7 MB"
+    assert full.budget_line == "0.7 MB after reading, +2.3 kB a token"
+    assert a.budget_line == "10% kept · 30 tokens per KV head · 0.1 of 0.7 MB after reading, +2.3 kB a token"
     assert b.kl_line.endswith("· same tokens as the full cache")
     assert a.kl_line.endswith("· differs from token 3")
 

@@ -21,7 +21,7 @@ from kvviz.engine.run import compare
 from kvviz.engine.selection import Selection
 from kvviz.errors import InputError
 from kvviz.results.archive import FORMAT, load_comparison
-from kvviz.results.comparison import Comparison, Point, Variant, mean_kl
+from kvviz.results.comparison import Comparison, Point, Variant
 
 METHODS = ["snapkv", "criticalkv", "snapkv:window=4,allocation=global"]
 
@@ -292,15 +292,6 @@ def test_the_table(result, saved):
             assert row.mean_kl == pytest.approx(float(v.kl.mean()))
             assert row.mean_output_error == pytest.approx(float(v.output_error.mean()))
             assert row.text == v.text
-
-
-def test_mean_kl_leaves_out_the_step_that_is_zero_by_construction():
-    kl = np.array([0.0, 0.3, 0.5], np.float32)
-    assert mean_kl(kl, "question-aware") == pytest.approx(0.4)
-    assert mean_kl(kl, "question-agnostic") == pytest.approx(0.8 / 3)
-    assert mean_kl(kl[:1], "question-aware") == 0.0
-    assert mean_kl(None, "question-aware") is None
-    assert mean_kl(np.array([]), "question-aware") is None
 
 
 def test_a_saved_file_opens_without_the_model_libraries(saved):

@@ -94,7 +94,7 @@ def test_an_answer_that_differs_from_the_start_or_goes_on():
     said = finding(c, "snapkv", None, 0.1)[0]
     assert said == "SnapKV's answer goes another way from its first word."
     v.tokens, v.token_ids = [*c.full.tokens, " And", " so"], [*c.full.token_ids, 7, 8]
-    v.first_difference = None
+    v.first_difference = len(c.full.token_ids)
     assert finding(c, "snapkv", None, 0.1)[0] == "SnapKV's answer goes on where the full cache's ends."
 
 

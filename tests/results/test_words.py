@@ -84,7 +84,8 @@ def test_whitespace_is_visible_and_long_tokens_are_cut():
 
 
 def test_a_budget_is_three_figures(run):
-    assert text.budget_triple(run, "snapkv", 0.2) == ("20% kept · 60 tokens per KV head · 0.1 of 0.7 MB")
+    said = "20% kept · 60 tokens per KV head · 0.1 of 0.7 MB after reading, +2.3 kB a token"
+    assert text.budget_triple(run, "snapkv", 0.2) == said
     assert text.budget_triple(run, "snapkv", 0.01).startswith("1% kept · 3 tokens per KV head")
     assert text.budget_triple(run, "snapkv", 30).startswith("10% kept · 30 tokens per KV head")
 

@@ -4,7 +4,7 @@ import {fmt, plainTitle} from '../lib/format.js';
 import {Panel} from '../lib/panel.js';
 import {LOOK, S, choose, stepIndex, touch} from '../lib/state.js';
 
-const MEASURES = [['kl', 'Mean KL'], ['output_error', 'Output error'],
+const MEASURES = [['kl', 'Mean KL'], ['output_error', 'Output error'], ['improved', 'Heads improved'],
   ['mark_held', 'Marked or chosen tokens held'],
   ['overlap', 'Overlap with A'], ['bytes', 'Memory, MB'], ['expected', 'Expected answer']];
 
