@@ -41,7 +41,7 @@ def effect_scatter_figure(table: EffectTable) -> go.Figure:
         return np.where(values >= least, np.log10(np.maximum(values, least)), edge).astype(np.float32)
 
     below = both < 10.0 ** (low - 1e-9)
-    decades = [d for d in range(math.floor(low), math.ceil(high) + 1) if d > edge + 0.15]
+    decades = [d for d in range(math.floor(low), math.ceil(high) + 1) if d > edge + 0.6]
     ticks, words = list(decades), [percent_of_decade(d) for d in decades]
     if below.any():
         less = "0" if (both[below] == 0).all() else f"<{100 * 10.0**low:.1g}%"

@@ -17,6 +17,7 @@ from kvviz.results.table import Table
 
 TITLE = "Tokens kept per layer"
 GUIDE = "Longer bar: this layer kept more tokens. The line spans its KV heads, fewest to most."
+EVEN = "Layers may keep different numbers of tokens. Here they do not."
 
 
 @dataclass(frozen=True)
@@ -62,7 +63,7 @@ def per_layer_figure(table: PerLayerTable, side: str = "") -> go.Figure:
     layers, low, high = len(table.mean), int(table.fewest.min()), int(table.most.max())
     if low == high and layers > 1:
         tokens = "1 token" if low == 1 else f"{text.count(low)} tokens"
-        return message_figure(title, GUIDE, f"{table.label} keeps {tokens} in every KV head of every layer.")
+        return message_figure(title, EVEN, f"{table.label} keeps {tokens} in every KV head of every layer.")
     colour = side.lower() if side.lower() in ("a", "b") else "muted"
     bars = {
         "type": "bar",

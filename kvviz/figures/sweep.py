@@ -134,6 +134,7 @@ def _line(table: SweepTable, s: Series, symbol: str, dash: str) -> dict[str, Any
             "color": colour,
             "symbol": [symbol if d else f"{symbol}-open" for d in s.decoded],
             "size": [9 if d else 5 for d in s.decoded],
+            "opacity": 1,
         },
     }
 

@@ -248,19 +248,24 @@ def settings_apart(c: Comparison, variants: Sequence[Variant]) -> str:
     if not apart:
         return ""
     sides = [f"{text.label(c, v.method)} {_settings_words(v.options, apart)}" for v in variants]
-    return f"They differ in settings as well: {'; '.join(sides)}."
+    return f"Settings differ too: {'; '.join(sides)}."
 
 
 def _settings_words(options: Mapping[str, Any], names: Sequence[str]) -> str:
-    words = {
-        "window": lambda v: f"window {v}",
-        "pool": lambda v: f"pooling over {v}",
-        "pool_kind": lambda v: {"avg": "average pooling", "max": "maximum pooling"}.get(v, "no pooling"),
-        "group": lambda v: f"{v} over query heads",
-        "protect": lambda v: f"{v or 'no further'} tokens protected",
-        "allocation": lambda v: f"{v} allocation",
-    }
-    return ", ".join(words[name](options[name]) for name in names)
+    """ "window 32, average over 7"."""
+    words = []
+    if "window" in names:
+        words.append(f"window {options['window']}")
+    if {"pool", "pool_kind"} & set(names):
+        pooled = {"avg": "average", "max": "maximum"}.get(options.get("pool_kind"))
+        words.append(f"{pooled} over {options.get('pool')}" if pooled else "no pooling")
+    if "group" in names:
+        words.append(f"{options['group']} over query heads")
+    if "protect" in names:
+        words.append(f"protects {options['protect'] if options['protect'] is not None else 'its window'}")
+    if "allocation" in names:
+        words.append(f"{options['allocation']} allocation")
+    return ", ".join(words)
 
 
 def _against_full(c: Comparison, v: Variant) -> str:

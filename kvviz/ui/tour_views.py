@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from kvviz.results.words import shortened
+from kvviz.results import words as text
+from kvviz.results.answers import shown_variant
+from kvviz.results.marks import holders
 from kvviz.ui.chosen import Chosen
 from kvviz.ui.runs import Run
 from kvviz.ui.views import view
@@ -13,11 +15,8 @@ from kvviz.ui.views import view
 @view("tour")
 def tour(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
     """Captions for the chosen methods and budget."""
-    from kvviz.results import words as text
-    from kvviz.results.answers import shown_variant
-
     c = run.comparison
-    label = c.labels[chosen.a]
+    label = text.label(c, chosen.a)
     variant = shown_variant(c, chosen.a, chosen.budget)
     dropped = text.share(1 - c.share(chosen.budget))
     said = _short(variant.text) if variant else "not decoded"
@@ -31,19 +30,17 @@ def tour(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
 
 
 def _marks(c: Any, chosen: Chosen) -> list[str]:
-    from kvviz.results.marks import holders
-
     if not c.marks:
         return ["Slide the budget and watch the maps fill. Choose a word to follow it everywhere."]
-    mark, label = c.marks[0], c.labels[chosen.a]
+    mark, label = c.marks[0], text.label(c, chosen.a)
     one = holders(c, chosen.a, chosen.budget, mark.start, mark.end)
-    sentence = f"This is {mark.name} in the text, and here is the map."
+    sentence = f"This is {text.quoted(mark.text, 40)} ({mark.name}) in the text, and here is the map."
     if one is not None and chosen.b:
         two = holders(c, chosen.b, chosen.budget, mark.start, mark.end)
-        other = c.labels[chosen.b]
+        other = text.label(c, chosen.b)
         if one.count < two.count:
             sentence += (
-                f" At its column {label} is paler, {other} more solid: {one.count} of {one.total} "
+                f" At its column {label} is less solid than {other}: {one.count} of {one.total} "
                 f"heads hold all of it against {two.count}."
             )
         else:
@@ -65,4 +62,4 @@ def _last(c: Any) -> str:
 
 
 def _short(answer: str, limit: int = 80) -> str:
-    return f"“{shortened(answer, limit)}”"
+    return f"“{text.shortened(answer, limit)}”"

@@ -16,6 +16,7 @@ import numpy as np
 
 from kvviz.errors import KvvizError
 from kvviz.results.comparison import Comparison
+from kvviz.results.words import labels
 from kvviz.ui import chosen as selection
 from kvviz.ui.runs import Run, RunStore, stored_runs
 
@@ -88,7 +89,7 @@ def meta(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, 
         "model": {"id": c.model.id, "dtype": c.model.dtype, "layers": c.model.n_layers,
                   "kv_heads": c.model.n_kv_heads, "query_heads": c.model.n_query_heads},
         "n": c.n,
-        "methods": [{"id": m, "label": c.labels[m]} for m in c.methods],
+        "methods": [{"id": m, "label": name, "title": c.labels[m]} for m, name in labels(c).items()],
         "steps": [c.share(step) for step in steps],
         "budget_words": {m: [budget_triple(c, m, step) for step in steps] for m in c.methods},
         "decoded": decoded,

@@ -1,12 +1,15 @@
 """The sentence about an edit: what changed beside the controls, and no cause."""
 
 import dataclasses
+import json
+import zipfile
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from synthetic import synthetic_comparison
 
+from kvviz.resources import asset
 from kvviz.results.edits import sentence
 
 
@@ -68,3 +71,10 @@ def test_text_of_a_run_stays_on_one_line():
     said = sentence(c, before, answers, pin(c))
     assert "\n" not in said and "\u202e" not in said
     assert len(said) < 500
+
+
+def test_the_shipped_experiment_claims_no_cause():
+    with zipfile.ZipFile(asset("runs", "1-lighthouse-ledger.zip")) as archive:
+        tried = json.loads(archive.read("manifest.json"))["settings"]["experiment"]
+    assert "elsewhere" not in tried["sentence"]
+    assert "KL was 0.62 before and is 0.11 after" in tried["sentence"]

@@ -134,15 +134,14 @@ def test_an_answer_that_stands_nowhere_in_the_text_is_said():
 
 def test_settings_that_differ_are_said_whenever_they_do():
     c = synthetic_comparison()
-    assert not any("settings" in line for line in finding(c, "snapkv", "dropkv", 0.1))
+    assert not any("Settings" in line for line in finding(c, "snapkv", "dropkv", 0.1))
     c.variant("dropkv", 0.1).options.update(window=8, pool=11, pool_kind="max")
     c.variant("snapkv", 0.1).options.update(pool_kind="avg")
     assert finding(c, "snapkv", "dropkv", 0.1)[0].endswith(
-        " They differ in settings as well: SnapKV window 32, pooling over 7, average pooling; "
-        "DropKV window 8, pooling over 11, maximum pooling."
+        " Settings differ too: SnapKV window 32, average over 7; DropKV window 8, maximum over 11."
     )
     c.variant("streaming_llm", 0.1).options = {"sinks": 4}  # another formula, no setting in common
-    assert "settings" not in finding(c, "snapkv", "streaming_llm", 0.1)[0]
+    assert "Settings" not in finding(c, "snapkv", "streaming_llm", 0.1)[0]
 
 
 @pytest.mark.parametrize("expected", [None, "58213"])

@@ -107,3 +107,25 @@ def test_places_in_the_text_are_those_of_a_browser(store, tmp_path):
     inside = [t for t, o in zip(c.prompt.tokens, c.prompt.offsets) if o]
     for token, start, length in zip(inside, starts, lengths):
         assert units[2 * start : 2 * (start + length)].decode("utf-16-le") == token
+
+
+def test_the_page_calls_methods_as_its_sentences_do(store, tmp_path):
+    c = store.get("stored-example").comparison
+    for v in c.variants:
+        if v.method == "snapkv":
+            v.label = "SnapKV with global (allocation=global, group=max, pool=5)"
+    methods = _ask(store, tmp_path, "meta")["methods"]
+    named = next(m for m in methods if m["id"] == "snapkv")
+    assert named == {"id": "snapkv", "label": "SnapKV", "title": c.labels["snapkv"]}
+    assert any(named["label"] in line for line in _ask(store, tmp_path, "finding")["lines"])
+
+
+def test_the_full_cache_has_its_row_and_no_verdict_is_said_everywhere_alike(store, tmp_path):
+    c = store.get("stored-example").comparison
+    reply = _ask(store, tmp_path, "all_answers")
+    assert reply["full"]["start"] == c.full.text and reply["full"]["verdict"] == "right"
+    c.full.text = "The code is 12."  # nobody can lose what the full cache lacks
+    reply = _ask(store, tmp_path, "all_answers")
+    cells = [cell for m in reply["methods"] for cell in m["cells"]] + [reply["full"]]
+    assert {cell["verdict"] for cell in cells} == {"grey"}
+    assert {card["verdict"] for card in _ask(store, tmp_path, "cards")["cards"]} == {"grey"}
