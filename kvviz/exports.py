@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv as csv_format
 import dataclasses
 import html
-import importlib.metadata
 import io
 import json as json_format
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+import kvviz
 from kvviz.engine.ask import Ask
 from kvviz.errors import InputError
 from kvviz.figures.effect import effect_map_figure, effect_table
@@ -30,25 +30,33 @@ from kvviz.results.finding import caution, finding
 from kvviz.results.formats import finite_or_none
 from kvviz.results.table import Table
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
+_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠", "\t")
+_SKIPPED = " \u00a0\u3000\u200b\u2060\ufeff"
 
 
 def csv(table: Table) -> str:
-    """All rows of a table. Text that a spreadsheet would run as a formula is quoted with '."""
+    """All rows of a table. Where there is text it starts with a byte-order mark, by which a spreadsheet knows
+    the encoding; line ends in text are written as "⏎", and text that a spreadsheet would run as a formula
+    gets a leading ' (the JSON holds it as it is).
+    """
     out = io.StringIO()
     columns = table.columns()
     writer = csv_format.writer(out, lineterminator="\n")
     writer.writerow(columns)
     lists = [v.tolist() if isinstance(v, np.ndarray) else v for v in columns.values()]
+    has_text = any(isinstance(value, str) for values in lists for value in values)
     for row in zip(*lists):
         writer.writerow([_cell(value) for value in row])
-    return out.getvalue()
+    return ("\ufeff" if has_text else "") + out.getvalue()
 
 
 def _cell(value: Any) -> Any:
     value = finite_or_none(value)
-    if isinstance(value, str) and value.startswith(_FORMULA):
-        return "'" + value
+    if isinstance(value, str):
+        value = value.replace("\r\n", "⏎").replace("\n", "⏎").replace("\r", "␍")
+        # Some programs skip blanks, and what cannot be seen, before they look for a formula.
+        visible = value.lstrip(_SKIPPED)
+        return "'" + value if visible.startswith(_FORMULA) else value
     return "" if value is None else value
 
 
@@ -59,13 +67,6 @@ def json(table: Table) -> str:
     rows = [[finite_or_none(value) for value in row] for row in zip(*lists)]
     content = {"columns": list(columns), "rows": rows}
     return json_format.dumps(content, allow_nan=False, ensure_ascii=False)
-
-
-def _version() -> str:
-    try:
-        return importlib.metadata.version("kvviz")
-    except importlib.metadata.PackageNotFoundError:
-        return "unknown"
 
 
 def masks_npz(c: Comparison) -> bytes:
@@ -92,7 +93,7 @@ def masks_npz(c: Comparison) -> bytes:
             }
         )
     manifest = {
-        "kvviz": _version(),
+        "kvviz": kvviz.__version__,
         "model": dataclasses.asdict(c.model),
         "n": c.n,
         "shape": [c.model.n_layers, c.model.n_kv_heads, c.n],

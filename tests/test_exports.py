@@ -2,6 +2,7 @@
 
 import ast
 import csv as csv_format
+import dataclasses
 import io
 import json as json_format
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 from synthetic import synthetic_comparison
 
+import kvviz
 from kvviz import exports
 from kvviz.figures.all_methods import all_methods_table
 from kvviz.figures.document import document_tokens
@@ -22,6 +24,7 @@ from kvviz.figures.why_minimap import why_minimap_table
 from kvviz.figures.why_table import why_table
 from kvviz.results.answers import all_answers_table
 from kvviz.results.measures import MEASURE
+from kvviz.results.table import Table
 
 
 def every_table(c):
@@ -51,9 +54,9 @@ def test_csv_and_json_hold_the_rows_of_the_table():
     c.variant("snapkv", 0.1).output_error[0, 0] = np.nan
     for table in every_table(c):
         rows = table.rows(None)
-        lines = list(csv_format.reader(io.StringIO(exports.csv(table))))
+        lines = list(csv_format.reader(io.StringIO(exports.csv(table).removeprefix("\ufeff"))))
         assert len(lines) == len(rows) + 1
-        assert lines[0] == list(rows[0])
+        assert lines[0] == list(table.columns())
         content = strict(exports.json(table))
         assert [dict(zip(content["columns"], row)) for row in content["rows"]] == rows
         assert table.rows(200) == rows[:200]
@@ -69,10 +72,32 @@ def test_csv_runs_no_formula():
     assert "'=cmd()" in lines[41]
 
 
+def test_csv_is_told_apart_from_other_encodings_where_it_holds_text():
+    c = synthetic_comparison()
+    assert exports.csv(document_tokens(c, "snapkv", None, 0.2)).encode().startswith(b"\xef\xbb\xbf")
+    assert not exports.csv(per_layer_table(c, "snapkv", 0.2)).startswith("\ufeff")
+
+
+def test_csv_keeps_blanks_and_line_ends_readable_and_guards_behind_them():
+    @dataclasses.dataclass(frozen=True)
+    class Texts(Table):
+        def columns(self):
+            return {"text": [" a b ", "one\ntwo\r\nthree", " =1+1", "\u200b@x", "＝1", "-", "a=b", -1, 0.5]}
+
+    cells = [row[0] for row in csv_format.reader(io.StringIO(exports.csv(Texts()).removeprefix("\ufeff")))]
+    assert cells[1:3] == [" a b ", "one⏎two⏎three"]
+    assert cells[3:] == ["' =1+1", "'\u200b@x", "'＝1", "'-", "a=b", "-1", "0.5"]
+    c = synthetic_comparison()
+    c.prompt.tokens[60:62] = ["\n", " "]
+    rows = kept_table(c, "snapkv", 0.2).rows(None)
+    assert [rows[60]["text"], rows[61]["text"]] == ["⏎", "·"]
+
+
 def test_masks_unpack_as_the_manifest_says():
     c = synthetic_comparison()
     archive = np.load(io.BytesIO(exports.masks_npz(c)), allow_pickle=False)
     manifest = strict(str(archive["manifest"]))
+    assert manifest["kvviz"] == kvviz.__version__
     assert manifest["model"]["id"] == "test/tiny"
     assert manifest["seed"] == 0
     assert len(manifest["variants"]) == len(c.variants)

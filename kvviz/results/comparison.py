@@ -159,7 +159,15 @@ def _rows(rows: Sequence[Any] | None) -> list[np.ndarray] | None:
     return None if rows is None else [np.asarray(row) for row in rows]
 
 
-@dataclass
+_SHOWN = 12  # answers in a comparison's repr
+
+
+def _start(v: Variant) -> str:
+    words = " ".join(v.text.split())
+    return repr(words if len(words) <= 60 else words[:59] + "…")
+
+
+@dataclass(repr=False)
 class Comparison:
     """The result of `kvviz.compare`. `at` finds what is known of a method at a budget.
 
@@ -184,6 +192,16 @@ class Comparison:
     lenses: dict[str, np.ndarray] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        """A few lines: what was run and what is in it."""
+        head = f"Comparison of {self.model.id}, {self.n:,} tokens ({self.prompt.protocol})"
+        lines = [f"  full cache: {_start(self.full)}"]
+        for v in self.variants[:_SHOWN]:
+            lines.append(f"  {v.label} at {budget_name(self, v.budget)}: {_start(v)}")
+        if len(self.variants) > _SHOWN:
+            lines.append(f"  and {len(self.variants) - _SHOWN} more answers: see to_frame()")
+        return "\n".join([head, *lines])
 
     @property
     def n(self) -> int:

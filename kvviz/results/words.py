@@ -96,7 +96,9 @@ def excerpt(tokens: Iterable[str], limit: int = MAX_TOKEN) -> str:
         length += len(token)
         if length > limit:
             break
-    return plain("".join(pieces).strip(), limit).replace("·", " ")
+    joined = "".join(pieces)
+    shown = joined.strip()
+    return plain(shown, limit).replace("·", " ") if shown else plain(joined, limit)  # blanks alone are shown
 
 
 def entries_words(c: Comparison, method: str, k: float | int) -> str:

@@ -8,7 +8,7 @@ import pickle
 import subprocess
 import sys
 import zipfile
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -266,6 +266,14 @@ def test_variants_are_found_by_share_or_entries(result):
     assert result.variant("snapkv", 9 / result.n).entries == 9
     assert result.variant("snapkv", 0.3) is None
     assert result.variant("knorm", 0.5) is None
+
+
+def test_a_comparison_is_shown_in_a_few_lines(result):
+    said = repr(result)
+    assert len(said.splitlines()) == 2 + len(result.variants)
+    assert len(said) < 1000 and "SnapKV at 50%" in said and "CriticalKV at 9 tokens" in said
+    many = replace(result, variants=result.variants * 5)
+    assert len(repr(many).splitlines()) == 15 and "and 18 more answers" in repr(many)
 
 
 def test_lists_and_labels(result):
