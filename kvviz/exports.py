@@ -27,8 +27,8 @@ from kvviz.results import words as text
 from kvviz.results.answers import all_answers_table
 from kvviz.results.comparison import Comparison
 from kvviz.results.finding import caution, finding
-from kvviz.results.formats import finite_or_none
 from kvviz.results.table import Table
+from kvviz.results.words import finite_or_none
 
 _FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠", "\t")
 _SKIPPED = " \u00a0\u3000\u200b\u2060\ufeff"

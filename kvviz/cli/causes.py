@@ -14,8 +14,8 @@ from kvviz.engine.ask import Ask
 from kvviz.errors import InputError
 from kvviz.identity import Budget, split_methods
 from kvviz.results.causes import PUT_BACK, TAKEN_OUT, UNITS
-from kvviz.results.formats import count
 from kvviz.results.passages import UNITS as PASSAGES
+from kvviz.results.words import count
 from kvviz.settings import settings
 from kvviz.types import PROTOCOLS
 

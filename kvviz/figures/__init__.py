@@ -145,6 +145,7 @@ FIGURES = (
             c, look.measure, look.a, look.b, look.budget, look.tok
         ),
         draw=lambda table, look: sweep.sweep_figure(table),
+        also=lambda c, look, table: {"measures": sweep_table.measures_of(c, look.a, look.tok)},
     ),
     Figure(
         "steps", "steps", ("run", "a", "budget"),

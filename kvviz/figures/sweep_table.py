@@ -63,6 +63,19 @@ class SweepTable(Table):
         return columns
 
 
+def measures_of(c: Comparison, a: str, tok: tuple[int, int] | None) -> list[tuple[str, str]]:
+    """(id, title) of every measure, as the page offers them."""
+    words = {"a": text.label(c, a), "mark": _followed(c, tok)}
+    return [(row.id, row.title.format(**words)) for row in MEASURE.values()]
+
+
+def _followed(c: Comparison, tok: tuple[int, int] | None) -> str:
+    """What "held" refers to: chosen tokens, else the first mark."""
+    if tok is None:
+        return next(iter(groups(c)), "M1")
+    return f"token {tok[0]}" if tok[1] - tok[0] == 1 else f"tokens {tok[0]}-{tok[1] - 1}"
+
+
 def sweep_table(
     c: Comparison,
     measure: str,
@@ -80,16 +93,9 @@ def sweep_table(
         raise InputError(f"Choose a measure of: {', '.join(MEASURE)}.")
     row = MEASURE[measure]
     expected = c.expected if expected is None else expected
-    named = "M1"
     message = ""
-    marks = next(iter(groups(c).items()), None)
-    if measure == "mark_held":
-        if tok is not None:
-            named = f"tokens {tok[0]}-{tok[1] - 1}"
-        elif marks is None:
-            message = "Mark a passage in the text to see who holds it."
-        else:
-            named = marks[0]
+    if measure == "mark_held" and tok is None and not groups(c):
+        message = "Mark a passage in the text to see who holds it."
     if measure == "expected" and not (expected and expected.strip()):
         message = "No expected answer was given."
     if measure == "improved" and not any(c.base_of(method) for method in c.methods):
@@ -99,7 +105,7 @@ def sweep_table(
         if message or (measure == "overlap" and method == a):
             continue
         series.append(_series(c, row, method, b, Look(a, tok, expected)))
-    words = {"a": text.label(c, a), "mark": named}
+    words = {"a": text.label(c, a), "mark": _followed(c, tok)}
     title = f"{row.title.format(**words)} against budget, this document"
     return SweepTable(
         measure, title, row.axis.format(**words), _merged(c, series), message, c.share(k)

@@ -13,8 +13,8 @@ import numpy as np
 
 from kvviz.errors import InputError
 from kvviz.identity import Budget, MethodRef
-from kvviz.results.formats import budget_name, budget_share
 from kvviz.results.kept import KeptSet, everything, nearest, window_starts
+from kvviz.results.words import budget_name, budget_share
 from kvviz.types import Mark, ModelInfo, Prompt
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from kvviz.results.formats import finite_or_none
+from kvviz.results.words import finite_or_none
 
 
 @dataclass(frozen=True)

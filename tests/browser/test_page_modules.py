@@ -7,7 +7,7 @@ import urllib.request
 
 import pytest
 
-from kvviz.results import formats
+from kvviz.results import words
 from kvviz.ui import assets
 
 
@@ -39,8 +39,8 @@ def numbers(rng, count=200):
 
 
 WRITTEN = {
-    "share": formats.share, "error": formats.relative_error, "kl": formats.kl_number,
-    "seconds": formats.seconds, "count": formats.count, "mb": formats.mb, "budget": formats.budget_share,
+    "share": words.share, "error": words.relative_error, "kl": words.kl_number,
+    "seconds": words.seconds, "count": words.count, "mb": words.mb, "budget": words.budget_share,
 }  # fmt: skip
 
 

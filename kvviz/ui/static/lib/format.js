@@ -1,4 +1,4 @@
-// How numbers and tokens are written: letter for letter as `kvviz.results.formats` does it.
+// How numbers and tokens are written: letter for letter as `kvviz.results.words` does it.
 const MISSING = '–';
 const finite = x => typeof x === 'number' && Number.isFinite(x);
 const halfUp = x => Math.floor(x + 0.5);
