@@ -62,6 +62,10 @@ def to_json(c: Comparison, path: str | Path | None = None) -> str:
     return text
 
 
+class _Refused(InputError):
+    """A file that is refused for a reason of its own, not as damaged."""
+
+
 def load_comparison(path: str | Path) -> Comparison:
     """Read a comparison written by `Comparison.save` or `Comparison.to_json`.
 
@@ -75,7 +79,7 @@ def load_comparison(path: str | Path) -> Comparison:
             with zipfile.ZipFile(path) as archive:
                 return _read(*_open_zip(archive))
         return _read(*_open_json(path))
-    except InputError:
+    except _Refused:
         raise
     except MemoryError as error:
         raise InputError(f"There is not enough memory to open {path.name}.") from error
@@ -122,7 +126,7 @@ class _Arrays:
         if name not in self._read:
             self._bytes += kind.itemsize * math.prod(found)
             if self._bytes > _MAX_BYTES:
-                raise InputError(f"This comparison unpacks to more than {_MAX_BYTES // 10**9} GB.")
+                raise _Refused(f"This comparison unpacks to more than {_MAX_BYTES // 10**9} GB.")
             array = self.body(name)
             if array.shape != found or array.dtype != kind:
                 raise ValueError(f"array {name} is cut")
@@ -132,7 +136,7 @@ class _Arrays:
 
 def _open_zip(archive: zipfile.ZipFile) -> tuple[dict, Callable[[dict], _Arrays]]:
     if archive.getinfo("manifest.json").file_size > _MAX_MANIFEST:
-        raise InputError(f"The manifest of this comparison is larger than {_MAX_MANIFEST // 10**6} MB.")
+        raise _Refused(f"The manifest of this comparison is larger than {_MAX_MANIFEST // 10**6} MB.")
     manifest = json.loads(archive.read("manifest.json"))
     names = set(archive.namelist())
 
@@ -155,7 +159,7 @@ def _open_zip(archive: zipfile.ZipFile) -> tuple[dict, Callable[[dict], _Arrays]
 
 def _open_json(path: Path) -> tuple[dict, Callable[[dict], _Arrays]]:
     if path.stat().st_size > _MAX_BYTES:
-        raise InputError(f"{path.name} is larger than {_MAX_BYTES // 10**9} GB.")
+        raise _Refused(f"{path.name} is larger than {_MAX_BYTES // 10**9} GB.")
     manifest = json.loads(path.read_text(encoding="utf-8"))
 
     def head(name: str):
@@ -307,7 +311,7 @@ def _read(m: Any, arrays_of: Callable[[dict], _Arrays]) -> Comparison:
         raise ValueError("no manifest of a comparison")
     version = m.get("format")
     if isinstance(version, int) and version > FORMAT:
-        raise InputError(
+        raise _Refused(
             f"This comparison was saved by a newer kvviz (format {version}; this one "
             f"reads up to {FORMAT}). Update kvviz to open it."
         )

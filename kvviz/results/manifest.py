@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from kvviz.engine.ask import Ask
 from kvviz.identity import Budget, MethodRef
 from kvviz.results.comparison import Variant
 from kvviz.types import PROTOCOLS, Mark, ModelInfo, Prompt
@@ -180,9 +181,7 @@ def settings(s: Any, info: ModelInfo, size: int) -> dict[str, Any]:
             for name, most in (("layer", info.n_layers), ("head", info.n_kv_heads)):
                 if edit[name] is not None:
                     whole(edit[name], 0, most - 1)
-    for name in ("max_new_tokens", "evict_every", "seed", "temperature", "top_p"):
-        if s.get(name) is not None:
-            number(s[name])
+    Ask.of_settings(s)
     for name in ("title", "label", "date", "probe"):
         if s.get(name) is not None:
             text(s[name])

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from kvviz.engine.ask import Ask
 from kvviz.errors import KvvizError
 from kvviz.results.comparison import Comparison
 from kvviz.results.words import labels
@@ -110,10 +111,9 @@ def meta(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, 
 
 def _decoding(c: Comparison) -> str:
     """How the answers were written: "greedy", or the temperature they were sampled at."""
-    temperature = c.settings.get("temperature") or 0
-    words = f"sampled at temperature {temperature:g}" if temperature else "greedy"
-    every = c.settings.get("evict_every")
-    return f"{words} · evicted again every {every} new tokens" if every else words
+    ask = Ask.of_settings(c.settings)
+    every = ask.evict_every
+    return f"{ask.decoding} · evicted again every {every} new tokens" if every else ask.decoding
 
 
 def _opening(c: Comparison) -> dict[str, Any]:
