@@ -4,17 +4,14 @@ import {fmt, plainTitle} from '../lib/format.js';
 import {Panel} from '../lib/panel.js';
 import {LOOK, S, choose, stepIndex, touch} from '../lib/state.js';
 
-const MEASURES = [['kl', 'Mean KL'], ['output_error', 'Output error'], ['improved', 'Heads improved'],
-  ['mark_held', 'Marked or chosen tokens held'],
-  ['overlap', 'Overlap with A'], ['bytes', 'Memory, MB'], ['expected', 'Expected answer']];
-
 export function buildSweep() {
-  const pick = chooser('Measure', MEASURES, LOOK.measure, v => { LOOK.measure = v; touch(['measure']); },
+  const pick = chooser('Measure', [['kl', 'Mean KL']], LOOK.measure, v => { LOOK.measure = v; touch(['measure']); },
     {id: 'kv-measure'});
   const words = p => typeof p.customdata === 'string' ? p.customdata : p.y;
   const panel = new Panel({id: 'sweep', title: 'Loss against budget, this document', view: 'sweep',
     tab: 'sweep', height: 460,
     reads: ['run', 'a', 'b', 'tok', 'measure', 'budget'], args: () => ({measure: LOOK.measure}),
+    after: reply => pick.select.fill(reply.measures, LOOK.measure),
     onHover: p => `${plainTitle(p.data?.name) || ''}: ${words(p)} at ${fmt.share(Number(p.x))} kept`,
     onPick: p => choose({budget: S.meta.steps[stepIndex(Number(p.x))]}, 'sweep')});
   return [h('div', {class: 'kv-tools'}, pick), panel.el];
