@@ -15,6 +15,7 @@ import torch
 import transformers
 
 import kvviz
+from kvviz import kernels
 from kvviz.engine.ask import Ask
 from kvviz.engine.budgets import entries_of
 from kvviz.engine.cache import build_cache
@@ -32,6 +33,7 @@ from kvviz.engine.rolling import Rolling
 from kvviz.engine.selection import Selection, accounts, label_of, score_layer, select
 from kvviz.engine.trace import Trace, prefill_steps
 from kvviz.errors import Cancelled
+from kvviz.methods import artefacts
 from kvviz.models import Model
 from kvviz.results.comparison import Comparison, Point, Variant
 from kvviz.results.kept import KeptSet
@@ -431,6 +433,16 @@ class _Run:
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "source": self.model.source,
             "weights": self.model.weights_hash,
+            "calibrated": {
+                p.name: artefacts.load(self.model, p.method.artefact).about.get("sha256", "lent")
+                for p in self.plan.methods
+                if p.method.artefact is not None
+            },
+            "machine": {
+                "device": str(self.model.device),
+                "threads": torch.get_num_threads(),
+                "kernels": kernels.last_used(),
+            },
             "versions": {
                 "kvviz": kvviz.__version__,
                 "torch": torch.__version__,

@@ -27,6 +27,7 @@ from kvviz.engine.run import STOPS, compare, compare_stream
 from kvviz.engine.trace import prefill
 from kvviz.errors import InputError, KvvizError, NeedError
 from kvviz.methods import get_method
+from kvviz.methods.artefacts import Artefact, lend
 from kvviz.settings import settings
 
 N, SUFFIX, NEW = 50, 11, 8
@@ -355,6 +356,17 @@ def test_accumulated_attention_is_read_where_options_ask_for_it(tiny_llama):
 
 
 # -- lenses -------------------------------------------------------------------------------------------
+
+
+def test_a_run_names_the_machine_and_the_calibrated_files_it_used(tiny_llama):
+    """Two machines round otherwise, and a file calibrated again gives other scores."""
+    lent = Artefact("qfilters", {"filters": torch.randn(3, 2, 16)}, {"sha256": "f00d"})
+    with lend(lent):
+        result = compare(tiny_llama, prompt_of(tiny_llama, 30), ["qfilters", "snapkv"], [0.5], 2)
+    assert result.settings["calibrated"] == {"qfilters": "f00d"}
+    machine = result.settings["machine"]
+    assert (machine["device"], machine["threads"]) == ("cpu", torch.get_num_threads())
+    assert machine["kernels"]["gather_rows"] == "torch"
 
 
 def test_lenses_hold_what_the_views_need(tiny_llama):
