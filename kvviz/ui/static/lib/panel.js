@@ -20,13 +20,14 @@ export class Panel {
     this.wait = h('div', {class: 'kv-wait'}, 'Drawing');
     const get = (text, fn) => h('button', {class: 'kv-link-button', onclick: fn}, text);
     this.foot = h('div', {class: 'kv-panel-foot'},
-      this.tableButton = get('Show as table', () => this.table()), h('span', {class: 'kv-gap'}),
+      this.tableButton = get('Show as table', () => this.table()), readout ? this.readout
+        : h('span', {class: 'kv-gap'}),
       get('PNG', () => this.image('png')), get('SVG', () => this.image('svg')),
       get('CSV', () => this.download('csv')), get('JSON', () => this.download('json')));
     this.el = h('section', {class: 'kv-panel', id: `kv-${id}`, 'aria-label': title},
       h('div', {class: 'kv-panel-head'}, this.title, this.chip, ...tools), this.guide,
       h('div', {class: 'kv-stage'}, this.plot.el, this.wait), this.plot.legend, this.trouble,
-      readout ? this.readout : null, this.foot, this.tableBox,
+      this.foot, this.tableBox,
       h('p', {class: 'kv-toolong'}, 'This view took too long. The rest of the page is up to date. ',
         get('Try again', () => redo(this.view))));
     this.view = addView({id, reads, tab, el: this.el, refresh: seq => this.load(seq)});

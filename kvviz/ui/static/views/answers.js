@@ -127,4 +127,13 @@ const allView = addView({id: 'all', reads: ['run'], el: allBox, async refresh() 
       m.cells.map((c, i) => h('td', {}, answerCell(m, reply.budgets[i], c)))))))), addMethod());
 }});
 
-export const buildAnswers = () => [cardsBox, h('div', {class: 'kv-cards-foot'}, allButton), stripBox, allBox];
+// What was asked, and when: without it the answers cannot be judged.
+const questionLine = h('p', {class: 'kv-question', id: 'kv-question'});
+document.addEventListener('kv:run', () => {
+  const {question, expected} = S.meta;
+  put(questionLine, h('span', {class: 'kv-label'}, 'Question '), h('b', {dir: 'auto'}, question),
+    expected ? [h('span', {class: 'kv-label'}, ' · expected '), h('span', {dir: 'auto'}, expected)] : null);
+});
+
+export const buildAnswers = () =>
+  [questionLine, cardsBox, h('div', {class: 'kv-cards-foot'}, allButton), stripBox, allBox];

@@ -26,7 +26,8 @@ const colourBy = chooser('Colour by', [['ab', 'A against B'], ['a', 'A'], ['b', 
 
 const foldBox = h('input', {type: 'checkbox', id: 'kv-fold',
   onchange: () => { forgetUnfolded(); repaintDoc(); }});
-const foldLabel = h('label', {class: 'kv-check'}, foldBox, 'Fold where A and B agree');
+const foldLabel = h('label', {class: 'kv-check', title: 'Fold the stretches in which A and B agree'}, foldBox,
+  'Fold agreement');
 
 const find = h('input', {type: 'search', class: 'kv-find', placeholder: 'Find in text',
   'aria-label': 'Find in text',
