@@ -45,7 +45,7 @@ export function legendKey(trace) {
 }
 
 // A colour bar as a strip in the legend: its two ends in words, its steps, what it measures.
-export function legendBar(bar, colorscale) {
+export function legendBar(bar, colorscale, words) {
   const ends = bar.ticktext || [];
   const stepped = colorscale.length > 2
     && colorscale.every(([at], i) => i === 0 || i % 2 === 0 || i === colorscale.length - 1
@@ -56,7 +56,7 @@ export function legendBar(bar, colorscale) {
     : h('span', {class: 'kv-strip-bar'}, h('i', {class: 'kv-ramp', style:
       `background:linear-gradient(90deg, ${colorscale.map(([at, tone]) =>
         `${tone} ${100 * at}%`).join(', ')})`}));
-  const name = plainTitle(bar.title?.text);
+  const name = words || plainTitle(bar.title?.text);
   return h('span', {class: 'kv-key'}, plainTitle(ends[0]), strip, plainTitle(ends[ends.length - 1]), name
     ? ` · ${name}` : '');
 }

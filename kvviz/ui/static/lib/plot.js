@@ -67,7 +67,7 @@ export class Plot {
     if (this.barBelow || narrow() || inner < 90) {
       holder.showscale = false;
       if (layout.margin.r > 16 && !layout.xaxis2) layout.margin.r = 16;
-      return legendBar(bar, holder.colorscale || []);
+      return legendBar(bar, holder.colorscale || [], layout.meta?.scale);
     }
     if (bar.title?.text && BAR_WORD * bar.title.text.length > inner) bar.title = {...bar.title, text: ''};
     return null;

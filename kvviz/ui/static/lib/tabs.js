@@ -42,7 +42,7 @@ export function showTab(id) {
     sheet.hidden = under.hidden = name !== id;
   }
   // in sight also where the row scrolls
-  const {button} = tabs.get(id), left = button.offsetLeft - list.offsetLeft;
+  const {button} = tabs.get(id), left = button.offsetLeft;
   list.scrollLeft = left - (list.clientWidth - button.offsetWidth) / 2;
   if (S.run && S.meta) { writeLink(); refreshSeen(); }
 }

@@ -8,6 +8,7 @@ export const docBox = h('div', {class: 'kv-doc-text', id: 'kv-doc-text', tabinde
   'aria-roledescription': 'text', 'aria-label': 'Document: arrows move by word, Enter selects'});
 const BLOCK = 600;  // characters, about; split at a line end where there is one
 export let blocks = [];
+let crossed = new Set();  // tokens that are crossed out
 
 // Blocks end at a token border, so no word is cut in two.
 export function cutBlocks(d) {
@@ -60,7 +61,7 @@ export function fillBlock(b) {
     const t = d.token(i), inside = Boolean(chosen && overlaps(d, i, chosen));
     if (inside !== Boolean(frame)) { end(); close(); if (inside) frame = []; }
     if (d.starts[i] > at) { end(); add(document.createTextNode(d.text.slice(at, d.starts[i]))); }
-    const cls = codes.cls(t) + (inMark(t) ? ' kv-marked' : '');
+    const cls = codes.cls(t) + (inMark(t) ? ' kv-marked' : '') + (crossed.has(t) ? ' kv-crossed' : '');
     if (run && run.cls === cls && run.to === d.starts[i]) run.to = d.ends[i];
     else { end(); run = {cls, from: Math.max(at, d.starts[i]), to: d.ends[i]}; }
     at = d.ends[i];
@@ -83,6 +84,11 @@ function overlaps(d, i, [from, to]) {
 export function repaint() {
   for (const b of blocks) b.filled = null;
   for (const b of blocks) if (b.near) fillBlock(b);
+}
+
+export function setCrossed(tokens) {
+  crossed = new Set(tokens);
+  repaint();
 }
 
 // Stretches in which no word tells A and B apart become one line each; what is chosen or marked stays open.

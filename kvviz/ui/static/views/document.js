@@ -5,8 +5,7 @@ import {ask, say} from '../lib/page.js';
 import {LOOK, S, addView, choose, label, redo, textOf} from '../lib/state.js';
 import {selectionWords} from './bar.js';
 import {blocks, charAt, charUnder, cutBlocks, docBox, fillBlock, foldBlocks, forgetUnfolded, repaint,
-  tokensOf,
-} from './blocks.js';
+  setCrossed, tokensOf} from './blocks.js';
 import {docMap, drawMinimap} from './minimap.js';
 
 const FOLDS_FROM = 32768;  // tokens from which what A and B agree on is folded at first
@@ -47,7 +46,7 @@ export function buildDocument() {
   return h('section', {class: 'kv-panel kv-doc', id: 'kv-document', 'aria-label': 'Document'},
     h('div', {class: 'kv-panel-head'},
       h('h3', {class: 'kv-panel-title'}, 'Your text, shaded by who still holds it')),
-    h('div', {class: 'kv-panel-head'}, colourBy, find, foldLabel), guide, foldNote, findNote,
+    h('div', {class: 'kv-panel-head'}, colourBy, find, foldLabel), guide, foldNote, findNote, crossNote,
     h('div', {class: 'kv-doc-frame'}, docMap, docBox), docRead, docLegend, docExtra);
 }
 
@@ -147,6 +146,16 @@ export function scrollToToken(t) {
   const el = b.el.querySelector('.kv-chosen') || b.el;
   const top = el.getBoundingClientRect().top - docBox.getBoundingClientRect().top + docBox.scrollTop;
   docBox.scrollTop = Math.max(0, top - docBox.clientHeight / 3);
+}
+
+// Tokens crossed out in the text, with a line that says what they are; null for none.
+const crossNote = h('p', {class: 'kv-notice', role: 'status', hidden: true});
+export function crossOut(tokens, words) {
+  setCrossed(tokens || []);
+  crossNote.hidden = !tokens;
+  if (!tokens) return;
+  put(crossNote, words, ' ', h('button', {class: 'kv-link-button', onclick: () => crossOut(null)}, 'Clear'));
+  if (tokens.length) scrollToToken(tokens[0]);
 }
 
 const tokenWords = t => S.codes ? `token ${t} “${shown(textOf([t, t + 1]))}” · ${S.codes.words(t)}` : '';

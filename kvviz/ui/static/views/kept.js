@@ -32,24 +32,23 @@ function tokenMap(options, extra) {
   return panel;
 }
 
-// What the cell under the pointer stands for, from counts that came with the figure.
+// What the cell under the pointer stands for, from counts that came with the figure. `row` names the
+// rows, where the figure does not name each of its own.
 function cellWords(point, panel, row) {
-  const meta = panel.plot.spec?.layout.meta?.cells, heat = panel.plot.spec?.data[0];
-  if (!meta || !point.pointNumber) return '';
+  const {cells, rows} = panel.plot.spec?.layout.meta || {}, heat = panel.plot.spec?.data[0];
+  if (!cells || !point.pointNumber) return '';
   const [r, col] = point.pointNumber, counts = cellCounts(heat), span = cellSpan(point, panel);
-  const k = meta.channels.length, at = (r * counts.columns + col) * k,
-    total = (span[1] - span[0]) * meta.heads;
-  const value = Object.fromEntries(meta.channels.map((name, i) => [name, counts.flat[at + i]]));
-  const {rows} = panel.plot.spec.layout.meta, name = rows ? rows[r] : `${row} ${r}`;
-  if (!name) return '';  // between two bands
-  const where = `${name}, ${span[1] - span[0] === 1 ? 'token'
-    : 'tokens'} ${spanName(span)} “${shown(textOf(span), 24)}”`;
+  if (rows && !rows[r]) return '';  // between two bands
+  const k = cells.channels.length, at = (r * counts.columns + col) * k;
+  const count = span[1] - span[0], total = count * cells.heads, of = fmt.count(total);
+  const value = Object.fromEntries(cells.channels.map((name, i) => [name, counts.flat[at + i]]));
+  const where = `${rows ? rows[r] : `${row} ${r}`}, ${count === 1 ? 'token' : 'tokens'} ${spanName(span)} `
+    + `“${shown(textOf(span), 24)}”`;
   if ('both' in value) {
-    return `${where}: A kept ${fmt.count(value['only A'] + value.both)} of ${fmt.count(total)} entries, `
-      + `B ${fmt.count(value['only B']
-        + value.both)} of ${fmt.count(total)}; ${fmt.count(value.both)} by both`;
+    const [a, b] = ['only A', 'only B'].map(side => fmt.count(value[side] + value.both));
+    return `${where}: A kept ${a} of ${of} entries, B ${b} of ${of}; ${fmt.count(value.both)} by both`;
   }
-  return `${where}: kept ${fmt.count(value.kept)} of ${fmt.count(total)} ${total === 1 ? 'entry' : 'entries'}`
+  return `${where}: kept ${fmt.count(value.kept)} of ${of} ${total === 1 ? 'entry' : 'entries'}`
     + (value.protected ? `; ${fmt.count(value.protected)} kept by rule` : '');
 }
 
@@ -166,8 +165,8 @@ function everyMethod() {
   const box = h('details', {class: 'kv-more', id: 'kv-all-methods'},
     h('summary', {}, 'Every method, one band each'));
   const panel = tokenMap({id: 'every', title: 'Every method', view: 'all_methods', height: 500,
-    reads: ['run', 'budget', 'range'], onHover: p => cellWords(p, panel, 'layer'), mark: reply => reply.rows_in_map ? tokenRect(reply.rows_in_map, null)
-      : []}, {});
+    reads: ['run', 'budget', 'range'], onHover: p => cellWords(p, panel, ''),
+    mark: reply => reply.rows_in_map ? tokenRect(reply.rows_in_map, null) : []}, {});
   const load = panel.load.bind(panel);
   panel.view.refresh = async seq => { if (box.open) await load(seq); else panel.view.dirty = true; };
   box.addEventListener('toggle', () => redo(panel.view));

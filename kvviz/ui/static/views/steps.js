@@ -1,8 +1,10 @@
-// What was dropped while the answer was written, and where it came from.
+// What was dropped while the answer was written, and where it came from. A click names those tokens and
+// crosses them out in the document.
 import {h, put} from '../lib/dom.js';
 import {fmt, shown, typed} from '../lib/format.js';
 import {Panel} from '../lib/panel.js';
 import {S, choose, textOf} from '../lib/state.js';
+import {crossOut} from './document.js';
 
 const MOST_WORDS = 40;
 
@@ -26,7 +28,8 @@ export function buildSteps() {
   const words = h('p', {class: 'kv-guide', id: 'kv-dropped'});
   const list = (panel, layer, cut) => {
     const tokens = panel.reply.dropped?.[cut]?.[layer] || [], read = tokens.filter(t => t < S.meta.n);
-    const written = tokens.length - read.length;
+    const written = tokens.length - read.length, step = panel.plot.spec.layout.meta.steps[cut];
+    crossOut(read, `Crossed out: what layer ${layer} dropped after ${step} generated tokens.`);
     put(words, tokens.length ? `Dropped by layer ${layer} then: ` : '', read.slice(0, MOST_WORDS).map(t =>
       h('button', {class: 'kv-word', title: `token ${t}`, onclick: () => choose({tok: [t, t + 1], layer}, 'steps')},
         shown(textOf([t, t + 1])))), read.length > MOST_WORDS ? ` and ${read.length - MOST_WORDS} more` : '',
@@ -36,6 +39,6 @@ export function buildSteps() {
     tab: 'steps', height: 420, reads: ['run', 'a', 'budget'],
     onHover: p => p.pointNumber?.length === 2 ? cutWords(panel.plot.spec.layout.meta.steps[p.pointNumber[1]],
       p.pointNumber[0], counts(panel, ...p.pointNumber)) : '',
-    onPick: p => p.pointNumber?.length === 2 && list(panel, ...p.pointNumber), after: () => put(words)});
+    onPick: p => p.pointNumber?.length === 2 && list(panel, ...p.pointNumber), after: () => { put(words); crossOut(null); }});
   return [panel.el, words];
 }
