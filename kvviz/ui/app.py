@@ -79,10 +79,33 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
         fields.wire_examples(form, VIEW)
         for changed in (form.document.blur, form.methods.change, form.budgets.change):
             changed(desk.estimate, form.sized, [bus], trigger_mode="always_last", **VIEW)
+        _keep_fields(demo, form)
         demo.unload(desk.leave)
         gr.api(compare_endpoint(engine, desk.limits, desk.line), api_name="compare", concurrency_limit=None)
     demo.queue(max_size=None, default_concurrency_limit=None)
     return demo
+
+
+def _keep_fields(demo: gr.Blocks, form: fields.Form) -> None:
+    """What was typed outlives a reload of the tab: a lost connection ends in one."""
+    key, most = "kvviz-fields", 2_000_000  # characters; a browser keeps about 5 MB
+    keep = f"""(...now) => {{
+        const text = JSON.stringify(now);
+        try {{
+            if (text.length < {most}) sessionStorage.setItem('{key}', text);
+        }} catch (error) {{ /* no storage */ }}
+        return [];
+    }}"""
+    restore = f"""(...now) => {{
+        try {{
+            const kept = JSON.parse(sessionStorage.getItem('{key}') || 'null');
+            return Array.isArray(kept) && kept.length === now.length ? kept : now;
+        }} catch (error) {{ return now; }}
+    }}"""
+    typed = [form.document, form.question, form.expected, form.methods, form.budgets]
+    demo.load(None, typed, typed, js=restore, **VIEW)
+    for field in typed:
+        field.change(None, typed, None, js=keep, trigger_mode="always_last", **VIEW)
 
 
 def launch_options() -> dict[str, Any]:

@@ -38,7 +38,8 @@ def export(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
         from kvviz.exports import report_html
 
         plotly = assets.plotly_js().read_text(encoding="utf-8")
-        target.write_text(report_html(c, plotly), encoding="utf-8")
+        report = report_html(c, plotly, chosen.a, chosen.b, chosen.budget)
+        target.write_text(report, encoding="utf-8")
     return {"name": target.name, "path": str(target)}
 
 
