@@ -41,7 +41,7 @@ def test_the_token_under_the_pointer_is_the_one_that_is_meant(visit, tokens):
     page.locator("#kv-doc-text").scroll_into_view_if_needed()
     wrong = []
     for token, _, end in [p for p in placed[:14] if text[p[1] : p[2]].strip().isascii()]:
-        last = end - 1 - (text[end - 1] == " ")
+        last = end - 1 - text[end - 1].isspace()
         left, top, width, height = box_of(page, text, last)
         for part in (0.2, 0.85):  # both halves of its last letter
             page.mouse.move(left + part * width, top + height / 2)

@@ -31,7 +31,8 @@ export function buildSteps() {
     const written = tokens.length - read.length, step = panel.plot.spec.layout.meta.steps[cut];
     crossOut(read, `Crossed out: what layer ${layer} dropped after ${step} generated tokens.`);
     put(words, tokens.length ? `Dropped by layer ${layer} then: ` : '', read.slice(0, MOST_WORDS).map(t =>
-      h('button', {class: 'kv-word', title: `token ${t}`, onclick: () => choose({tok: [t, t + 1], layer}, 'steps')},
+      h('button', {class: 'kv-word', title: `token ${t}`,
+        onclick: () => choose({tok: [t, t + 1], layer}, 'steps')},
         shown(textOf([t, t + 1])))), read.length > MOST_WORDS ? ` and ${read.length - MOST_WORDS} more` : '',
     written ? ` · ${fmt.count(written)} of the answer itself` : '');
   };
@@ -39,6 +40,7 @@ export function buildSteps() {
     tab: 'steps', height: 420, reads: ['run', 'a', 'budget'],
     onHover: p => p.pointNumber?.length === 2 ? cutWords(panel.plot.spec.layout.meta.steps[p.pointNumber[1]],
       p.pointNumber[0], counts(panel, ...p.pointNumber)) : '',
-    onPick: p => p.pointNumber?.length === 2 && list(panel, ...p.pointNumber), after: () => { put(words); crossOut(null); }});
+    onPick: p => p.pointNumber?.length === 2 && list(panel, ...p.pointNumber),
+      after: () => { put(words); crossOut(null); }});
   return [panel.el, words];
 }
