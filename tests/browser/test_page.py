@@ -137,19 +137,30 @@ def test_table_and_downloads(visit):
     page.locator("#kv-kept-a").get_by_role("button", name="Show as table").click()
     expect(page.locator("#kv-kept-a .kv-table tbody tr").first).to_be_visible()
     for name, ending in (("CSV", ".csv"), ("SVG", ".svg"), ("PNG", ".png")):
-        with page.expect_download() as download:
-            page.locator("#kv-kept-a").get_by_role("button", name=name, exact=True).click()
-        assert download.value.suggested_filename.endswith(ending)
+        names = []
+        for panel in ("kv-kept-a", "kv-kept-b"):
+            with page.expect_download() as download:
+                page.locator(f"#{panel}").get_by_role("button", name=name, exact=True).click()
+            names.append(download.value.suggested_filename)
+        assert all(one.endswith(ending) for one in names) and names[0] != names[1]
 
 
 def test_exports(visit):
     page = visit()
     kinds = {"Whole run": ".zip", "Kept masks": ".npz", "Report": ".html", "Python": ".py"}
+    page.locator("#kv-a").select_option("dropkv")
+    page.locator("#kv-b").select_option("snapkv")
+    page.locator("#kv-budget").fill("8")  # a stop that no maker's choice would open on
+    share = page.locator("#kv-triple").inner_text().split(" kept")[0]
     for what, ending in kinds.items():
         page.locator("#kv-export summary").click()
         with page.expect_download() as download:
             page.get_by_role("button", name=re.compile(what)).click()
         assert download.value.suggested_filename.endswith(ending)
+        if ending == ".html":  # of the view, not of the run's opening
+            assert "dropkv-snapkv" in download.value.suggested_filename
+            report = download.value.path().read_text(encoding="utf-8")
+            assert f"{share} kept</title>" in report and f"A: DropKV, {share}" in report
 
 
 def test_run_to_answers(visit):
@@ -224,11 +235,10 @@ def test_dark_mode_follows(visit):
     drawn(page, "kv-kept-a")
     dark = page.evaluate("getComputedStyle(document.getElementById('kv-app')).color")
     assert dark == "rgb(232, 238, 244)"
-    fill = "document.querySelector('#kv-layers-a .kv-plot').data[0].marker.color"
-    drawn(page, "kv-layers-a")
-    assert page.evaluate(fill) == "#FF8B3D"
+    fill = "document.querySelector('#kv-kept-a .kv-plot').data[0].colorscale[0][1]"  # evicted
+    assert page.evaluate(fill) == "#2A3541"
     page.evaluate("document.body.classList.remove('dark')")
-    page.wait_for_function(f"{fill} === '#D95F02'")
+    page.wait_for_function(f"{fill} === '#E6E9ED'")
 
 
 def test_widths_without_sideways_scroll(visit):
@@ -267,6 +277,14 @@ def test_the_tour_walks_and_stays_away(visit):
     expect(tour).to_contain_text("Tour 1 of")
     page.get_by_role("button", name="Show me why").click()
     expect(tour).to_contain_text("Tour 2 of")
+    for spoken_of in (tour, page.locator("#kv-kept-a h3")):  # what the caption speaks of is in sight
+        expect(spoken_of).to_be_in_viewport()
+    tour.get_by_role("button", name="Back").click()
+    expect(tour).to_contain_text("Tour 1 of")
+    page.get_by_role("button", name="Skip tour").click()
+    expect(tour).to_be_hidden()
+    page.get_by_role("button", name="Tour", exact=True).click()
+    expect(tour).to_contain_text("Tour 1 of")
     page.get_by_role("button", name="Skip tour").click()
     page.reload()
     page.wait_for_selector("#kv-app[data-ready]")

@@ -51,8 +51,7 @@ GEOMETRY = """() => { const gd = document.querySelector('#kv-kept-a .kv-plot'), 
 def test_every_kept_cell_of_a_map_is_on_the_screen(visit):
     from PIL import Image
 
-    from kvviz.results.comparison import load_comparison
-    from kvviz.results.kept import head_counts
+    import kvviz
 
     page = visit("?r=stored-c-lighthouse-ledger&a=keydiff&b=dropkv&k=0.05", bypass_csp=True)
     drawn(page, "kv-kept-a")
@@ -66,8 +65,8 @@ def test_every_kept_cell_of_a_map_is_on_the_screen(visit):
     image = Image.open(io.BytesIO(page.screenshot(full_page=True))).convert("RGB")
     pixels = np.asarray(image).astype(int)
     stored = Path(__file__).parents[2] / "assets" / "runs" / "1-lighthouse-ledger.zip"
-    c = load_comparison(stored)
-    kept = np.asarray(head_counts(c, "keydiff", 0.05)) > 0  # [L, n]
+    c = kvviz.load_comparison(stored)
+    kept = c.at("keydiff", 0.05).kept.mask().any(axis=1)  # [L, n]
     evicted = np.array([0xE6, 0xE9, 0xED])
     lost = []
     for layer in range(kept.shape[0]):

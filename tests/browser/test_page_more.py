@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from playwright.sync_api import expect
-from test_page import drawn, fill_form, selection
+from test_page import cell, drawn, fill_form, selection
 
 
 def test_marks_by_hand_are_followed_and_linked(visit):
@@ -32,11 +32,13 @@ def test_pinning_and_decoding_again(visit):
     page.locator("#kv-tab-try").click()
     page.locator("#kv-pin").click()
     expect(page.locator(".kv-edits li").first).to_contain_text("Pin")
-    page.locator("#kv-again").click()
+    page.evaluate("for (let i = 0; i < 5; i += 1) document.getElementById('kv-again').click()")
+    expect(page.locator("#kv-sheet-try .kv-job .kv-stage-line")).to_contain_text(" of ")  # beside the button
     expect(page.locator("#kv-try-result")).to_contain_text("random pins")
     expect(page.locator("#kv-try-result tbody tr")).to_have_count(5)
     expect(page.locator("#kv-source")).to_contain_text("Your run")
-    assert "snapkv+edit1" in page.locator("#kv-b option").evaluate_all("all => all.map(o => o.value)")
+    values = page.locator("#kv-b option").evaluate_all("all => all.map(o => o.value)")
+    assert [v for v in values if "+edit" in v] == ["snapkv+edit1"]  # five clicks at once were one job
 
 
 def test_one_more_method_and_one_more_budget(visit):
@@ -123,6 +125,12 @@ def test_a_phone_shows_one_answer_at_a_time(visit):
     drawn(page, "kv-kept-a")
     page.locator("#kv-zoom").get_by_role("button", name="Zoom in").tap()
     expect(page.locator("#kv-range")).to_contain_text("of 300")
+    expect(page.locator("#kv-kept-a .kv-strip-bar")).to_be_visible()  # the colours have a scale
+    page.locator("#kv-stored").select_option("stored-b-cutting-run")
+    page.locator("#kv-tab-steps").click()
+    expect(page.locator("#kv-tab-steps")).to_be_in_viewport(ratio=1)
+    drawn(page, "kv-steps")
+    expect(page.locator("#kv-steps .kv-strip-bar")).to_be_visible()
 
 
 def test_steps_are_shown_where_the_run_evicted_while_generating(visit):
@@ -133,5 +141,8 @@ def test_steps_are_shown_where_the_run_evicted_while_generating(visit):
     page.locator("#kv-tab-steps").click()
     drawn(page, "kv-steps")
     expect(page.locator("#kv-steps")).to_contain_text("what was thrown away while the answer was written")
+    cell(page, "kv-steps", 0, 1)
+    expect(page.locator("#kv-dropped")).to_contain_text("Dropped by layer 1 then")
+    expect(page.locator("#kv-doc-text .kv-crossed").first).to_be_attached()
     page.locator("#kv-steps").get_by_role("button", name="Show as table").click()
     expect(page.locator("#kv-steps tbody tr").first).to_be_visible()
