@@ -50,17 +50,13 @@ export const narrow = () => window.innerWidth < 700;
 export const reveal = (node, block = 'start') =>
   node.scrollIntoView({block, behavior: calm() ? 'auto' : 'smooth'});
 
-// Fetches `url` (a blob's or the server's) to the visitor's disk under `name`.
-export function download(name, url) {
+// Hands the visitor a file called `name`.
+export function save(name, data, type = 'text/plain') {
+  const url = URL.createObjectURL(data instanceof Blob ? data : new Blob([data], {type}));
   const link = h('a', {href: url, download: name});
   document.body.append(link);
   link.click();
   link.remove();
-}
-
-export function save(name, data, type = 'text/plain') {
-  const url = URL.createObjectURL(data instanceof Blob ? data : new Blob([data], {type}));
-  download(name, url);
   setTimeout(() => URL.revokeObjectURL(url), 10000);
 }
 

@@ -1,5 +1,5 @@
 // Header: title, link, exports, and the line that says which run is shown and the ways to another.
-import {chooser, download, fileName, h, put, save} from '../lib/dom.js';
+import {chooser, fileName, h, put, save} from '../lib/dom.js';
 import {fmt} from '../lib/format.js';
 import {ask, page} from '../lib/page.js';
 import {S, label} from '../lib/state.js';
@@ -60,8 +60,12 @@ async function exportRun(kind) {
   const view = kind === 'html' ? ['report', label(S.sel.a), S.sel.b && label(S.sel.b),
     fmt.budget(S.sel.budget)] : ['run'];
   const name = fileName([S.meta.title, ...view].filter(Boolean).join(' '), ending);
-  if (reply.text !== undefined) save(name, reply.text, reply.type);
-  else download(name, new URL(`gradio_api/file=${reply.path}`, document.baseURI).href);
+  if (reply.text !== undefined) { save(name, reply.text, reply.type); return; }
+  try {  // read here, not by a link: a failure is told, and the file has a name of its own
+    const file = await fetch(new URL(`gradio_api/file=${reply.path}`, document.baseURI));
+    if (!file.ok) throw new Error(file.statusText);
+    save(name, await file.blob());
+  } catch (error) { tellStatus('The file could not be fetched. Try again in a moment.', true); }
 }
 
 const ORIGINS = {stored: 'Stored example', own: 'Your run', file: 'Opened file'};
