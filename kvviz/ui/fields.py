@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import gradio as gr
 
 from kvviz.engine.ask import Ask
+from kvviz.evaluate.examples import Example, examples
 
 NAMES = (
     "document", "question", "expected", "protocol", "methods", "budgets", "variants", "model",
@@ -35,7 +37,7 @@ class Form:
     saved: gr.UploadButton
     run: gr.Button
     stop: gr.Button
-    examples: list[tuple[gr.Button, Any]]
+    examples: list[tuple[gr.Button, Example]]
     methods: gr.CheckboxGroup
     budgets: gr.Dropdown
     sized: list[Any]  # the fields that decide how long a run takes
@@ -49,7 +51,7 @@ def build(engine: Any) -> Form:
     with setup, gr.Row(elem_id="kv-steps"):
         with gr.Column(scale=5, min_width=300):
             gr.HTML("<h3>1 · Document and question</h3>", elem_classes="kv-step")
-            examples = _example_buttons()
+            shown = _example_buttons()
             document = gr.Textbox(
                 label="Document", lines=9, max_lines=9, elem_id="kv-document-field",
                 placeholder="Paste a text, or upload a .txt or .md file",
@@ -89,7 +91,7 @@ def build(engine: Any) -> Form:
                 elem_id="kv-open-saved",
             )  # fmt: skip
     inputs = [document, question, expected, protocol, methods, budgets, variants, *more]
-    return Form(inputs, document, question, expected, protocol, upload, saved, run, stop, examples,
+    return Form(inputs, document, question, expected, protocol, upload, saved, run, stop, shown,
                 methods, budgets, [document, methods, budgets, more[2]], *more[:2])  # fmt: skip
 
 
@@ -150,7 +152,8 @@ def _more_settings(engine: Any) -> tuple[gr.Dropdown, list[Any]]:
         )  # fmt: skip
         controlled = gr.Checkbox(
             False, label="Controlled settings", elem_id="kv-controlled-field",
-            info="Every method gets the same window, pooling and way of joining query heads",
+            info="Every method gets the same window, pooling and way of joining query heads, but for options "
+            "written with its name",
         )  # fmt: skip
         every = gr.Number(
             0, elem_id="kv-every-field",
@@ -164,27 +167,26 @@ def _more_settings(engine: Any) -> tuple[gr.Dropdown, list[Any]]:
     return variants, [model, dtype, new_tokens, window, system, controlled, every, temperature, top_p, seed]
 
 
+# Allocations that need what only their own methods state: errors by layer, gates by head.
+_OWN_ONLY = ("calibrated", "whole_heads")
+
+
 def _variants(engine: Any) -> list[tuple[str, str]]:
-    """Every method with every allocation that is not its own."""
-    allocations = getattr(engine, "allocations", dict)()
+    """Every method with every allocation that is not its own and can serve it."""
     return [
         (f"{spec.label} with {label}", f"{spec.id}:allocation={name}")
         for spec in engine.methods()
-        for name, label in allocations.items()
-        if name != getattr(spec, "allocation", name)
+        for name, label in engine.allocations().items()
+        if name != spec.allocation and name not in _OWN_ONLY
     ]
 
 
-def _example_buttons() -> list[tuple[gr.Button, Any]]:
-    try:
-        from kvviz.evaluate.examples import examples
-    except ImportError:
-        return []
-    found = []
+def _example_buttons() -> list[tuple[gr.Button, Example]]:
     with gr.Row(elem_id="kv-example-row"):
-        for example in examples():
-            found.append((gr.Button(example.title, size="sm", elem_classes="kv-example"), example))
-    return found
+        return [
+            (gr.Button(example.title, size="sm", elem_classes="kv-example"), example)
+            for example in examples()
+        ]
 
 
 def wire_examples(form: Form, view: dict[str, Any]) -> None:
@@ -194,20 +196,7 @@ def wire_examples(form: Form, view: dict[str, Any]) -> None:
         button.click(_filler(example), None, outputs, **view)
 
 
-def _filler(example: Any) -> Any:
-    def fill() -> tuple[str, str, str, str]:
-        first = example.questions[0]
-        question, expected = _question(first)
-        return example.document, question, expected, example.protocol
-
-    return fill
-
-
-def _question(item: Any) -> tuple[str, str]:
-    """(question, expected answer) from a plain string, a pair or an object with these names."""
-    if isinstance(item, str):
-        return item, ""
-    if isinstance(item, list | tuple):
-        return str(item[0]), str(item[1]) if len(item) > 1 and item[1] else ""
-    text = getattr(item, "text", None) or getattr(item, "question", "")
-    return str(text), str(getattr(item, "expected", "") or "")
+def _filler(example: Example) -> Callable[[], tuple[str, str, str, str]]:
+    first = example.questions[0]
+    filled = example.document, first.question, first.expected, example.protocol
+    return lambda: filled

@@ -13,13 +13,14 @@ import kvviz
 from kvviz import cli, exports
 from kvviz.engine.plan import plan_methods
 from kvviz.errors import InputError
+from kvviz.evaluate.examples import examples
 from kvviz.methods import METHODS
 from kvviz.settings import settings
 from kvviz.ui import asks
 from kvviz.ui import engine as engines
 from kvviz.ui.api import compare_endpoint
 from kvviz.ui.desk import Desk
-from kvviz.ui.fields import NAMES
+from kvviz.ui.fields import NAMES, _filler, _variants
 from kvviz.ui.line import Line
 from kvviz.ui.runs import STORED, RunStore
 
@@ -139,6 +140,44 @@ def test_what_is_added_to_a_run_keeps_the_options_of_all_its_methods(engine):
     assert {v.options["window"] for v in c.variants if v.method == "dropkv"} == {16}
     assert {v.entries for v in c.variants} == {int(0.3 * c.n), 7}
     assert c.settings["ask"]["options"] == {"dropkv": {"window": 16}}
+
+
+def test_everything_asked_for_by_the_page_is_not_one_token(engine):
+    desk = Desk(engine, RunStore(), settings({}))
+    values = [{**UNTOUCHED, "methods": ["dropkv"], "variants": []}.get(name) for name in NAMES]
+    run = desk.store.get([json.loads(s) for s in desk.run(WHO, *values)][-1]["run"])
+    event = SimpleNamespace(_data={"run": run.id, "budget": 1})  # a browser writes 1.0 like this
+    assert [json.loads(s) for s in desk.decode_more(event, WHO)][-1]["state"] == "done"
+    assert run.comparison.budgets == [1.0, 0.3]
+
+
+def test_a_short_text_runs_with_windows_longer_than_it_and_says_so(engine):
+    *_, last = engine.stream(form(document="58213", budgets=["50%"]), threading.Event(), print)
+    n = last.result.n
+    assert n < 64 and f"The observation window was cut from 64 to the {n} tokens there are." in [
+        note for v in last.result.variants for note in v.notes if v.method == "pyramidkv"
+    ]
+    with pytest.raises(InputError, match="The window .64. is longer than the prompt"):
+        list(engine.stream(form(document="58213", window=64), threading.Event(), print))
+
+
+def test_the_form_offers_only_allocations_that_can_serve_a_method():
+    class Real:
+        methods = staticmethod(kvviz.list_methods)
+        allocations = engines.Engine.allocations
+
+    model = make_model("llama")
+    prompt = kvviz.build_prompt(model, TEXT, "What is the code?")
+    offered = [name for _, name in _variants(Real()) if kvviz.methods.parse_method(name)[0].artefact is None]
+    result = kvviz.compare(model, prompt, offered, [0.3], 1, measures=())
+    assert len(result.variants) == len(offered) > 50
+
+
+def test_an_example_fills_the_fields():
+    for example in examples():
+        document, question, expected, protocol = _filler(example)()
+        form(document=document, question=question, expected=expected, protocol=protocol)
+        assert expected and question == example.questions[0].question
 
 
 def test_a_run_with_budgets_in_tokens_is_asked_again_as_it_was(engine):
