@@ -73,10 +73,9 @@ def note(sentence: str) -> None:
 def print_result(result: Comparison) -> None:
     """The table, the answers, and what there is to know about them."""
     from kvviz.results import words as text
-    from kvviz.results.verdict import judge
 
     rows = []
-    for v, row in zip([result.full, *result.variants], result.to_frame().to_dict("records")):
+    for v, row in zip([result.full, *result.variants], result.rows()):
         rows.append(
             {
                 "method": v.label,
@@ -86,7 +85,7 @@ def print_result(result: Comparison) -> None:
                 "KL": _number(row["mean_kl"], _zero if v is result.full else text.kl_number),
                 "error": _number(row["median_output_error"], text.relative_error),
                 "differs at": "same" if v.first_difference is None else str(v.first_difference),
-                "": judge(v, result.expected),
+                "": "cut off" if v.finished == "cancelled" else row["verdict"],
             }
         )
     m = result.model
@@ -96,8 +95,9 @@ def print_result(result: Comparison) -> None:
     )
     print(_table(rows))
     print(
-        "\nKL: mean nats a token against the full cache. "
-        "error: median over heads of the relative output change."
+        f"\nMB: after reading; every further token adds {result.token_bytes / 1e3:,.1f} kB. "
+        "KL: mean nats a token against the full cache. "
+        "error: median over heads of the relative output change, in layers where something was evicted."
     )
     for v in [result.full, *result.variants]:
         budget = "" if v is result.full else f" {text.budget_name(result, v.budget)}"

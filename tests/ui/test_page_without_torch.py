@@ -1,0 +1,35 @@
+"""A stored run is looked at without torch: every view answers, and nothing heavy is imported for it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from kvviz.ui.runs import stored_runs
+
+CODE = """
+import sys
+from pathlib import Path
+from kvviz.ui.runs import RunStore
+from kvviz.ui.views import VIEWS, answer
+import kvviz.ui.export_views, kvviz.ui.figure_views, kvviz.ui.tour_views
+store, sel = RunStore(), {"a": "snapkv", "b": "dropkv", "budget": 0.1, "tok": [124, 129], "layer": 3, "head": 1}
+for view in VIEWS:
+    args = {"kind": "npz"} if view == "export" else {}
+    reply = answer(store, Path(sys.argv[2]), {"view": view, "run": sys.argv[1], "sel": sel, "args": args})
+    assert "could not be drawn" not in str(reply.get("error")), (view, reply)
+print(len(VIEWS), sorted({"torch", "transformers", "triton"} & set(sys.modules)))
+"""
+
+
+def test_every_view_of_a_stored_run_comes_without_torch(tmp_path):
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", CODE, next(iter(stored_runs())), str(tmp_path)],
+        capture_output=True, text=True, cwd=root,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    views, heavy = done.stdout.split(" ", 1)
+    assert int(views) > 10
+    assert heavy.strip() == "[]"
