@@ -14,7 +14,8 @@ from pathlib import Path
 from kvviz.ui.runs import RunStore
 from kvviz.ui.views import VIEWS, answer
 import kvviz.ui.export_views, kvviz.ui.figure_views, kvviz.ui.tour_views
-store, sel = RunStore(), {"a": "snapkv", "b": "dropkv", "budget": 0.1, "tok": [124, 129], "layer": 3, "head": 1}
+store = RunStore()
+sel = {"a": "snapkv", "b": "dropkv", "budget": 0.1, "tok": [124, 129], "layer": 3, "head": 1}
 for view in VIEWS:
     args = {"kind": "npz"} if view == "export" else {}
     reply = answer(store, Path(sys.argv[2]), {"view": view, "run": sys.argv[1], "sel": sel, "args": args})
