@@ -143,7 +143,7 @@ def test_steps_are_shown_where_the_run_evicted_while_generating(visit):
     page = visit("?r=stored-b-cutting-run")
     page.locator("#kv-tab-steps").click()
     drawn(page, "kv-steps")
-    expect(page.locator("#kv-steps")).to_contain_text("what was thrown away while the answer was written")
+    expect(page.locator("#kv-steps")).to_contain_text("What was thrown away while the answer was written")
     cell(page, "kv-steps", 0, 1)
     expect(page.locator("#kv-dropped")).to_contain_text("Dropped by layer 1 then")
     expect(page.locator("#kv-doc-text .kv-crossed").first).to_be_attached()
