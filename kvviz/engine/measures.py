@@ -150,6 +150,18 @@ def _ratio(change: torch.Tensor, full: torch.Tensor) -> np.ndarray:
     return (change / full.clamp_min(1e-12)).mean(-1).cpu().numpy()
 
 
+def answer_attention(trace: Trace, probes: Probes) -> np.ndarray:
+    """Attention of the answer's queries on each token of the prompt, float32 [L, Hkv, n].
+
+    Mean over probe queries and the head's query group; what goes to later tokens counts in each sum.
+    """
+    found = np.zeros((trace.model.n_layers, trace.model.n_kv_heads, trace.n), np.float32)
+    for index in range(trace.model.n_layers):
+        probe = _LayerProbe(trace, probes, index)
+        found[index] = (probe.p / probe.mass[..., None]).mean(1).cpu().numpy()
+    return found
+
+
 def token_effects(trace: Trace, probes: Probes) -> np.ndarray:
     """Exact relative change of a head's contribution if one entry alone is removed: float32 [L, Hkv, n].
 

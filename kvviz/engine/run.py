@@ -22,6 +22,7 @@ from kvviz.engine.cache import build_cache
 from kvviz.engine.decode import Answer, Wave, feed_same, generate
 from kvviz.engine.measures import (
     Probes,
+    answer_attention,
     first_difference,
     kl_divergence,
     output_errors,
@@ -381,6 +382,7 @@ class _Run:
         grouped = torch.stack(attention).unflatten(1, (self.model.n_kv_heads, -1)).mean(2)
         self.tables["lenses"] = {
             "attention": grouped.float().cpu().numpy(),
+            "attention_answer": answer_attention(self.trace, self.probes),
             "effect": token_effects(self.trace, self.probes),
         }
         self.tables |= {"scores": {}, "at_stops": []}

@@ -175,8 +175,9 @@ class Comparison:
     bytes_full       storage of the whole cache of the prompt, as allocated.
     at_stops         what every method keeps at the stops of the budget slider, without an answer.
     scores           {method: float32 [L, Hkv, n]}, NaN where the method gives none.
-    lenses           {name: float32 [L, Hkv, n]}: "attention" (window mean, before pooling) and "effect"
-                     (relative change of the head's output if this token alone is removed).
+    lenses           {name: float32 [L, Hkv, n]}: "attention" (mean of the last prompt queries, before
+                     pooling), and at the answer's queries "attention_answer" and "effect" (relative change
+                     of the head's output if this token alone is removed).
     """
 
     model: ModelInfo

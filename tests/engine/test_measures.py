@@ -13,6 +13,7 @@ from reference import attention_rows, prompt_of, sparse_masks, window_of
 
 from kvviz.engine.measures import (
     Probes,
+    answer_attention,
     first_difference,
     kl_divergence,
     output_errors,
@@ -103,6 +104,25 @@ def test_each_layer_is_reported_as_it_is_done(tiny_llama):
     trace, probes = made(tiny_llama)
     steps = [done for done, _ in output_errors(trace, probes, [everything(tiny_llama)])]
     assert steps == [1, 2, 3]
+
+
+def test_answer_attention_is_that_of_the_probe_queries(tiny_model):
+    """Beside a softmax written out, over the prompt and the rows after it."""
+    trace, probes = made(tiny_model)
+    found = answer_attention(trace, probes)
+    group = tiny_model.group
+    for index in range(tiny_model.n_layers):
+        layer, window = tiny_model.layer(index), window_of(tiny_model.hf.config, index)
+        keys = torch.cat([trace.keys[index], probes.tail[index][0]], 1).double()
+        wanted = np.zeros((tiny_model.n_kv_heads, N))
+        for head in range(tiny_model.n_query_heads):
+            for t in range(T):
+                position = N + S - T + t
+                first = 0 if window is None else max(0, position - window + 1)
+                rows = keys[head // group, first : position + 1]
+                p = (rows @ probes.queries[index][head, t].double() * layer.scaling).softmax(0).numpy()
+                wanted[head // group, first:] += p[: N - first] / (group * T)
+        np.testing.assert_allclose(found[index], wanted, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("sharp", [1.0, 4.0, 12.0])

@@ -389,7 +389,7 @@ def test_lenses_hold_what_the_views_need(tiny_llama):
     grouped = torch.stack([trace.window_attention(i, 32).mean(1) for i in range(3)])
     wanted = grouped.unflatten(1, (2, 2)).mean(2).numpy()
     np.testing.assert_allclose(result.lenses["attention"], wanted, atol=1e-6)
-    assert result.lenses["effect"].shape == (3, 2, N)
+    assert result.lenses["effect"].shape == result.lenses["attention_answer"].shape == (3, 2, N)
 
 
 # -- events and stops ---------------------------------------------------------------------------------
