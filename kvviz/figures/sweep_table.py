@@ -135,12 +135,12 @@ def _equal(c: Comparison, one: Series, other: Series) -> bool:
 
 
 def _series(c: Comparison, row: Measure, method: str, b: str | None, look: Look) -> Series:
-    decoded_shares = {c.share(v.budget) for v in c.variants if v.method == method}
     known = [] if row.decoded_only else c.shares(method)
     shares = _distinct(sorted([*known, *(c.share(k) for k in c.budgets)]))
     points = [c.at(method, s) for s in shares]
+    decoded = [p is not None and p.answer is not None for p in points]
     if row.decoded_only:
-        points = [None if p is None or p.answer is None else p for p in points]
+        points = [p if answered else None for p, answered in zip(points, decoded)]
     values = [None if p is None else row.of(c, p, look) for p in points]
     spreads = [None if p is None or row.spread is None else row.spread(c, p, look) for p in points]
     return Series(
@@ -151,7 +151,7 @@ def _series(c: Comparison, row: Measure, method: str, b: str | None, look: Look)
         value=values,
         low=[None if pair is None else pair[0] for pair in spreads],
         high=[None if pair is None else pair[1] for pair in spreads],
-        decoded=[any(math.isclose(s, d) for d in decoded_shares) for s in shares],
+        decoded=decoded,
         words=[row.words(value) for value in values],
     )
 
