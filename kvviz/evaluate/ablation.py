@@ -19,7 +19,7 @@ from kvviz.errors import InputError
 from kvviz.identity import Budget, MethodRef
 from kvviz.methods import get_method
 from kvviz.models import Model
-from kvviz.results.answers import verdict
+from kvviz.results.verdict import verdict
 from kvviz.types import Event, Prompt
 
 WINDOWS = (8, 32)
