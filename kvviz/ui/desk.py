@@ -213,7 +213,6 @@ class Desk:
         run.comparison = more
         if run.origin == "own":
             run.recipe["ask"] = ask
-        run.memo.clear()
         return run
 
     def try_again(self, event: gr.EventData, request: gr.Request) -> Iterator[str]:

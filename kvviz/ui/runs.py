@@ -37,7 +37,6 @@ class Run:
     owner: str = ""
     recipe: dict[str, Any] = field(default_factory=dict)
     left_at: float | None = None
-    memo: dict[Any, Any] = field(default_factory=dict)
 
 
 def weight(c: Comparison) -> int:

@@ -109,6 +109,8 @@ def served(chromium_path, serve):
         comparison.settings.update(title="A stored run", date="2026-11-30")
         comparison.save(Path(folder) / "a-stored-run.zip")
         cutting = synthetic_comparison(n=300, L=6, evict_every=4)
+        for record in (record for v in cutting.variants for record in v.evictions):
+            record["tokens"] = [[10, 20 + layer] for layer in range(6)]
         cutting.settings.update(title="A run that evicts while generating", date="2026-11-30")
         cutting.save(Path(folder) / "b-cutting-run.zip")
         stored = Path(__file__).parents[2] / "assets" / "runs" / "1-lighthouse-ledger.zip"
