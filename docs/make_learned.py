@@ -28,7 +28,8 @@ from kvviz.engine.decode import Wave
 from kvviz.engine.measures import Probes, kl_divergence, output_errors
 from kvviz.engine.prompts import build_prompt
 from kvviz.engine.run import compare
-from kvviz.engine.selection import select
+from kvviz.engine.scoring import Scored
+from kvviz.engine.selection import select_from
 from kvviz.engine.trace import Trace, prefill
 from kvviz.evaluate.examples import examples
 from kvviz.evaluate.needles import CODE, NEEDLE, QUESTION, needle_cases
@@ -100,19 +101,13 @@ def stand_in(model, name: str, kind: str) -> Artefact:
     return Artefact(name, {k: torch.rand(v.shape, generator=draw) for k, v in real.tensors.items()}, {})
 
 
-def _selected(model, trace: Trace, budget: float, name: str):
+def _selected(model, scored: Scored, budget: float, name: str):
     spec, kind = VARIANTS[name]
     spec = spec.format(hq=model.n_query_heads)
     if kind is None:
-        return select(trace, spec, budget)
-    # Scores are kept with the trace by method and options: those of a stand-in must not stay.
-    method, memo = spec.partition(":")[0], dict(trace.memo)
-    trace.memo.clear()
-    with lend(stand_in(model, method, kind)):
-        selection = select(trace, spec, budget)
-    trace.memo.clear()
-    trace.memo.update(memo)
-    return selection
+        return select_from(scored, spec, budget)
+    with lend(stand_in(model, spec.partition(":")[0], kind)):
+        return select_from(scored, spec, budget)
 
 
 def losses(model, texts: list[HeldOut], budgets=BUDGETS, names=None) -> Iterator[tuple]:
@@ -120,8 +115,9 @@ def losses(model, texts: list[HeldOut], budgets=BUDGETS, names=None) -> Iterator
     names = list(VARIANTS) if names is None else names
     for text in texts:
         trace, probes = probe(model, text.ids, text.n)
+        scored = Scored(trace)
         for budget in budgets:
-            chosen = [_selected(model, trace, budget, name) for name in names]
+            chosen = [_selected(model, scored, budget, name) for name in names]
             cache = build_cache(trace, [None, *chosen])
             wave = Wave(model, cache, FUTURE)
             future, divergence = text.ids[text.n :], 0.0
@@ -194,7 +190,7 @@ def needles(model, length: int = 500, depths=(0.1, 0.5, 0.9), budgets=(0.2, 0.5)
         assert case.needle_sentence == NEEDLE
         prompt = build_prompt(model, document=case.document, question=QUESTION)
         plain = [name for name in names if VARIANTS[name][1] is None]
-        # A run of its own for every stand-in: scores are kept with a run's trace.
+        # A run of its own for every stand-in: a run reads its calibrated files itself.
         for group in filter(None, [plain, *([name] for name in names if name not in plain)]):
             specs = {name: VARIANTS[name][0].format(hq=model.n_query_heads) for name in group}
             with ExitStack() as stack:
@@ -224,10 +220,10 @@ def needle_held(model, length: int = 500, depths=(0.1, 0.5, 0.9), budgets=BUDGET
         start, end = case.needle_span
         places = enumerate(prompt.offsets)
         inside = [i for i, o in places if o is not None and o[0] < end and o[1] > start]
-        trace = prefill(model, prompt, methods=["indexmem"])
+        scored = Scored(prefill(model, prompt, methods=["indexmem"]))
         for name in VARIANTS:
             for budget in budgets:
-                mask = torch.stack(_selected(model, trace, budget, name).mask)
+                mask = torch.stack(_selected(model, scored, budget, name).mask)
                 held[name][budget] += float(mask[:, :, inside].float().mean()) / len(cases)
     return held
 

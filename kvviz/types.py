@@ -93,4 +93,4 @@ class Event:
     seconds_left: float | None = None
     answers: dict[str, str] | None = None
     result: Any = None  # the Comparison, on the last event
-    trace: Any = None  # the Trace behind it, to be used again
+    scored: Any = None  # the trace behind it with its scores (`engine.scoring.Scored`), to be used again

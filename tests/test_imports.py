@@ -25,6 +25,7 @@ STAGES = (
     {"engine.observers"},
     {"engine.trace"},
     {"engine.budgets"},
+    {"engine.scoring"},
     {"engine.selection"},
     {"engine.cache"},
     {"engine.decode"},

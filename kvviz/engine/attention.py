@@ -86,16 +86,32 @@ def attention_by_rows(query, keys, values, layer, offset: int, sums=None) -> tor
     return out
 
 
-def rows_attention(rows: torch.Tensor, keys: torch.Tensor, layer, first: int) -> torch.Tensor:
-    """Causal attention weights of query rows [Hq, R, d] at positions first ..: float32 [Hq, R, n]."""
+def rows_attention(
+    rows: torch.Tensor, keys: torch.Tensor, layer, first: int, positions: torch.Tensor | None = None
+) -> torch.Tensor:
+    """Causal attention weights of query rows [Hq, R, d] at positions first ..: float32 [Hq, R, n].
+
+    positions  true positions of the keys, [n] or [Hkv, n], where they are not 0 .. n - 1. A query that
+               sees none of the keys gives zeros.
+
+    Learned sink logits join the softmax as one more column, which is dropped.
+    """
     group, r, total = len(rows) // len(keys), rows.shape[1], keys.shape[1]
     logits = torch.empty(len(rows), r, total, dtype=torch.float32, device=rows.device)
     for head, own in enumerate(keys.float()):
         mine = slice(head * group, (head + 1) * group)
         grouped = rows[mine].float().flatten(0, 1) * layer.scaling
         logits[mine] = project(grouped, own).view(group, r, total)
-    hide(logits, first, 0, total, layer.window)
-    return _softmax(logits, layer.sinks)
+    if positions is None:
+        hide(logits, first, 0, total, layer.window)
+        return _softmax(logits, layer.sinks)
+    at = torch.arange(first, first + r, device=rows.device)[:, None]
+    where = positions.expand(len(keys), -1)[:, None, None]  # [Hkv, 1, 1, n]
+    hidden = where > at
+    if layer.window is not None:
+        hidden |= where <= at - layer.window
+    logits.unflatten(0, (len(keys), group)).masked_fill_(hidden, -torch.inf)
+    return _softmax(logits, layer.sinks).nan_to_num_()
 
 
 def hide(logits: torch.Tensor, start: int, first: int, last: int, window: int | None) -> None:

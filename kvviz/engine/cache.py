@@ -36,6 +36,42 @@ class Blocks:
     def bytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in (self.keys, self.values, self.positions, self.owner))
 
+    def of(self, variant: int, heads: int) -> Blocks:
+        """The blocks of one variant: a view."""
+        owner = variant - self.first
+        ends = self.owner.new_tensor([owner * heads, (owner + 1) * heads])
+        start, end = torch.searchsorted(self.owner, ends).tolist()
+        mine = slice(start, end)
+        keys, values, positions = self.keys[mine], self.values[mine], self.positions[mine]
+        return Blocks(variant, 1, keys, values, positions, self.owner[mine] - owner * heads)
+
+
+def joined(parts: Sequence[Blocks], heads: int) -> Blocks:
+    """The blocks of consecutive variants as one."""
+    first = parts[0].first
+    return Blocks(
+        first,
+        sum(p.count for p in parts),
+        *(torch.cat([getattr(p, name) for p in parts]) for name in ("keys", "values", "positions")),
+        torch.cat([p.owner + (p.first - first) * heads for p in parts]),
+    )
+
+
+def gathered(
+    keys: torch.Tensor,
+    values: torch.Tensor,
+    positions: torch.Tensor,
+    mask: torch.Tensor,
+    variant: int,
+    block: int,
+) -> Blocks:
+    """The kept rows of one variant in blocks of their own: keys, values [Hkv, m, d], true positions and
+    mask [Hkv, m]."""
+    rows = kernels.gather_rows(keys, values, mask.to(keys.device), block)
+    slots, owner = rows[2], rows[3]  # rows are numbered as they were found: put true positions there
+    true = positions.to(torch.int32)[owner.long()].gather(1, slots.clamp_min(0).long())
+    return Blocks(variant, 1, *rows[:2], torch.where(slots < 0, -1, true).to(torch.int32), owner)
+
 
 @dataclass(frozen=True)
 class PromptCache:
@@ -43,12 +79,14 @@ class PromptCache:
 
     layers    list over layers of the Blocks that together hold every variant once.
     bytes     storage allocated for each variant, slack, indices and readout state included.
+    block     rows of a block.
     readouts  {variant: what its method adds to the attention output}, mostly empty.
     """
 
     layers: list[list[Blocks]]
     bytes: list[int]
     n: int
+    block: int
     readouts: dict[int, Any] = field(default_factory=dict)
 
 
@@ -72,7 +110,7 @@ def build_cache(trace: Trace, selections: Sequence[Selection | None]) -> PromptC
     readouts = {i: s.readout for i, s in enumerate(selections) if s is not None and s.readout is not None}
     for i, readout in readouts.items():
         bytes_[i] += readout.bytes
-    return PromptCache(layers, bytes_, trace.n, readouts)
+    return PromptCache(layers, bytes_, trace.n, block_rows(trace.n), readouts)
 
 
 def _whole(trace: Trace, index: int) -> Blocks:

@@ -8,13 +8,13 @@ stored.
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from kvviz import kernels
-from kvviz.engine.cache import PromptCache
+from kvviz.engine.cache import PromptCache, gathered, joined
 from kvviz.engine.forward import forward
 from kvviz.errors import Cancelled
 from kvviz.models import Model
@@ -26,7 +26,7 @@ class Wave:
     """Variants decoded together on one prompt cache.
 
     The rows fed after the prompt (question, answer) form the *tail*: dense, the same length for all
-    variants of the wave, never evicted.
+    variants of the wave. `evict` drops rows that a variant holds; the cache it was made from stays as it is.
     """
 
     def __init__(
@@ -39,7 +39,9 @@ class Wave:
         shape = (self.size, model.n_kv_heads, capacity, model.head_dim)
         rows = [blocks[0].keys for blocks in cache.layers]  # the tail lies where the layer's rows lie
         self.tail = [(k.new_zeros(shape), k.new_zeros(shape)) for k in rows]
+        self.layers = [list(blocks) for blocks in cache.layers]  # all but the tail
         self.tail_from = [0] * self.size  # tail rows before it are no longer in a variant's tail
+        self.writing = [True] * self.size  # False: its answer is complete, what it is fed is filler
         self.watcher = None  # of eviction while decoding: told of queries and of tokens fed
         self.recorded: dict[int, torch.Tensor] | None = None  # layer -> queries of variant 0, [Hq, T, d]
 
@@ -68,9 +70,53 @@ class Wave:
         keys, values = self.tail[index]
         return keys[variant, :, : self.length], values[variant, :, : self.length]
 
-    def _attend(self, index: int, query, key, value) -> torch.Tensor:
+    def rows(self, index: int, variant: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """All that one variant holds in a layer: keys, values [Hkv, m, d], true positions [Hkv, m].
+
+        Every head must hold the same number of rows (uniform allocation).
+        """
+        blocks = next(b for b in self.layers[index] if b.first <= variant < b.first + b.count)
+        mine = blocks.of(variant, self.model.n_kv_heads)
+        positions = mine.positions.flatten()
+        filled = positions >= 0
+        d = mine.keys.shape[-1]
+        shape = (self.model.n_kv_heads, -1, d)
+        tail_keys, tail_values = self.tail_rows(index, variant)
+        start = self.tail_from[variant]
+        later = torch.arange(self.cache.n + start, self.next_position, device=positions.device)
+        return (
+            torch.cat([mine.keys.view(-1, d)[filled].view(shape), tail_keys[:, start:]], 1),
+            torch.cat([mine.values.view(-1, d)[filled].view(shape), tail_values[:, start:]], 1),
+            torch.cat([positions[filled].view(shape[:2]), later.expand(shape[0], -1)], 1),
+        )
+
+    def evict(self, masks: Mapping[int, Sequence[torch.Tensor]]) -> None:
+        """Drop what these variants hold, but for {variant: list over layers of bool [Hkv, m]} of `rows`.
+
+        Their tails begin anew after it.
+        """
+        heads = self.model.n_kv_heads
+        for index, layer in enumerate(self.layers):
+            for number, blocks in enumerate(layer):
+                variants = range(blocks.first, blocks.first + blocks.count)
+                if any(v in masks for v in variants):
+                    parts = [
+                        gathered(*self.rows(index, v), masks[v][index], v, self.cache.block)
+                        if v in masks
+                        else blocks.of(v, heads)
+                        for v in variants
+                    ]
+                    layer[number] = joined(parts, heads)
+        for variant in masks:
+            self.tail_from[variant] = self.length
+
+    def check_cancel(self) -> None:
+        """Raise Cancelled where the run was stopped."""
         if self.cancel is not None and self.cancel.is_set():
             raise Cancelled("Stopped while decoding.")
+
+    def _attend(self, index: int, query, key, value) -> torch.Tensor:
+        self.check_cancel()
         layer = self.model.layer(index)
         t = query.shape[2]
         keys, values = self.tail[index]
@@ -93,7 +139,7 @@ class Wave:
                 self._positions[b.first : b.first + b.count],
                 layer.window,
             )
-            for b in self.cache.layers[index]
+            for b in self.layers[index]
         ]
         prompt = tuple(torch.cat(side) if len(parts) > 1 else side[0] for side in zip(*parts))
         begin = torch.tensor(self.tail_from, device=query.device) if any(self.tail_from) else None
@@ -171,6 +217,7 @@ def generate(
                 answer.finished = "stop token"
             elif step == max_new_tokens - 1:
                 answer.finished = "length"
+        wave.writing = [not answer.finished for answer in answers]
         yield answers
         if all(answer.finished for answer in answers):
             return

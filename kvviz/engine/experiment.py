@@ -20,6 +20,7 @@ import torch
 
 from kvviz.engine.ask import MEASURES, Ask
 from kvviz.engine.run import compare_stream
+from kvviz.engine.scoring import Scored
 from kvviz.engine.selection import Selection
 from kvviz.engine.trace import Trace, needs_of, prefill_steps
 from kvviz.errors import InputError
@@ -78,11 +79,13 @@ def try_edits_stream(
     same_size: bool = True,
     *,
     trace: Trace | None = None,
+    scored: Scored | None = None,
     cancel: threading.Event | None = None,
 ) -> Iterator[Event]:
     """The same as an iterator of events; the last one carries the result.
 
-    trace  of the same prompt, so that nothing is read again (with what the method needs).
+    trace  of the same prompt, so that nothing is read again (with what the method needs);
+    scored  the same with its scores.
     """
     c = comparison
     variant = c.variant(method, budget)
@@ -92,16 +95,17 @@ def try_edits_stream(
     prompt = dataclasses.replace(c.prompt, input_ids=torch.as_tensor(c.prompt.input_ids))
     base = str(MethodRef.parse(method).base)  # an edited set's own name is "method+edit1"
     spec, _ = parse_method(base)
-    if trace is None:
+    if scored is None and trace is None:
         needs = needs_of([base], {base: _options(c, base)}) if spec.readout else frozenset()
         trace = yield from _read(model, prompt, needs, cancel)
+    scored = Scored(trace) if scored is None else scored
     ask = Ask.of_settings(c.settings).of(methods=(), budgets=(), controlled=False, evict_every=None)
     yield from compare_stream(
         model,
         prompt,
         ask=dataclasses.replace(ask, expected=c.expected, measures=MEASURES, lenses=False),
-        selections=edited_selections(trace, spec, variant, edits, same_size),
-        trace=trace,
+        selections=edited_selections(scored.trace, spec, variant, edits, same_size),
+        scored=scored,
         cancel=cancel,
     )
 

@@ -7,52 +7,67 @@ kept prompt rows and everything fed since. Counts are exact; positions stay thos
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import torch
 
-from kvviz import kernels
-from kvviz.engine.cache import Blocks
+from kvviz.engine.attention import rows_attention
 from kvviz.engine.decode import Wave
 from kvviz.engine.selection import Selection, select
-from kvviz.engine.trace import MAX_WINDOW, Trace, block_rows
+from kvviz.engine.trace import MAX_WINDOW, Trace, last_queries
 from kvviz.errors import InputError
 from kvviz.methods import parse_method
+from kvviz.models import Model
 
 
-@dataclass
-class HeldTrace(Trace):
-    """The rows one cache holds, seen as a trace: n counts rows held; positions [L][Hkv, n] are true."""
+@dataclass(frozen=True, eq=False)
+class Held:
+    """The rows that one cache holds, as methods score them (`kvviz.methods.layer.Rows`).
 
-    positions: list[torch.Tensor] = None
-    seen: int = 0  # tokens seen; the last query is at position seen - 1
+    keys, values  lists over layers of [Hkv, n, d]; positions [Hkv, n] a layer, true ones, ascending.
+    queries       list over layers of [Hq, W, d]: the last rotated queries; the newest is at `seen` - 1.
+    sums          accumulated attention [Hq, n] a layer, None where the method asks for none.
+    """
 
+    model: Model
+    keys: list[torch.Tensor]
+    values: list[torch.Tensor]
+    positions: list[torch.Tensor]
+    queries: list[torch.Tensor]
+    seen: int
+    sums: list[torch.Tensor] | None = None
     contiguous: ClassVar[bool] = False
+
+    @property
+    def n(self) -> int:
+        return self.keys[0].shape[1]
 
     def rows(self, index: int) -> int:
         return self.n
 
+    def visible(self, index: int, rows: torch.Tensor) -> torch.Tensor:
+        return rows
+
     def seen_by(self, index: int) -> torch.Tensor:
         return (self.seen - self.positions[index]).float()
 
-    def window_attention(self, index: int, window: int) -> torch.Tensor:
-        """Attention of the last W queries on the rows held, float32 [Hq, W, n], causal by true position."""
-        return self._attention(index, self.window(index, window))
+    def window(self, index: int, window: int) -> torch.Tensor:
+        return last_queries(self.queries[index], min(window, self.n))
 
-    def _attention(self, index: int, query: torch.Tensor) -> torch.Tensor:
-        layer, keys = self.model.layer(index), self.keys[index].float()
-        hkv, w = keys.shape[0], query.shape[1]
-        rows = query.float().unflatten(0, (hkv, -1)).flatten(1, 2) * layer.scaling
-        logits = (rows @ keys.transpose(1, 2)).unflatten(1, (-1, w))  # [Hkv, g, W, n]
-        at = torch.arange(self.seen - w, self.seen, device=keys.device)[:, None]
-        later = self.positions[index][:, None, None, :] > at
-        logits = logits.masked_fill(later, float("-inf")).flatten(0, 1)
-        if layer.sinks is not None:
-            sinks = layer.sinks.float()[:, None, None].expand(-1, w, 1)
-            return torch.cat([logits, sinks], -1).softmax(-1)[..., :-1]
-        # An early query may see none of the rows that are left.
-        return torch.nan_to_num(logits.softmax(-1))
+    def window_attention(self, index: int, window: int) -> torch.Tensor:
+        return self.attention(index, self.window(index, window))
+
+    def attention(self, index: int, query: torch.Tensor) -> torch.Tensor:
+        """Attention of the last T queries [Hq, T, d] on the rows held, float32 [Hq, T, n], causal by true
+        position; zeros for an early query that may see none of the rows that are left."""
+        layer, first = self.model.layer(index), self.seen - query.shape[1]
+        return rows_attention(query, self.keys[index], layer, first, self.positions[index])
+
+    def extra(self, need: str, index: int) -> torch.Tensor:
+        if need != "column_sums" or self.sums is None:
+            raise AssertionError(f"a cache that is cut while generating does not carry {need}")
+        return self.sums[index]
 
 
 def check_rolling(model, names: Sequence[str], options: Sequence[dict[str, Any]]) -> None:
@@ -83,27 +98,15 @@ class Rolling:
     def __init__(
         self, trace: Trace, wave: Wave, selections: Sequence[Selection | None], every: int, lead: int = 0
     ):
-        self.trace, self.wave, self.every, self.lead = trace, wave, every, lead
+        self.wave, self.every, self.lead = wave, every, lead
         self.selections = list(selections)
         self.last_cut = 0
         self.records: list[list[dict[str, Any]]] = [[] for _ in selections]
         layers = range(trace.model.n_layers)
         self.queries = [trace.queries[i].expand(wave.size, -1, -1, -1) for i in layers]
         self.fresh = 0  # queries fed since the last cut
-        self.sums = [self._first_sums(s) for s in selections]
+        self.sums = [_first_sums(trace, s) for s in selections]
         wave.watcher = self
-
-    def _first_sums(self, selection: Selection | None) -> list[torch.Tensor] | None:
-        """Accumulated attention of the kept rows at the end of the prompt, [Hq, b] a layer (H2O)."""
-        if selection is None or "column_sums" not in parse_method(selection.method)[0].needs:
-            return None
-        out = []
-        for index, mask in enumerate(selection.mask):
-            sums = self.trace.extra("column_sums", index)
-            group = sums.shape[0] // mask.shape[0]
-            rows = mask.to(sums.device).repeat_interleave(group, 0)
-            out.append(sums[rows].view(sums.shape[0], -1))
-        return out
 
     @property
     def room(self) -> int:
@@ -123,104 +126,65 @@ class Rolling:
             self.last_cut, self.fresh = self.wave.length, 0
 
     def _cut(self) -> None:
-        held = [self._held(i) if s is not None else None for i, s in enumerate(self.selections)]
-        masks = [
-            select(h, s.method, s.entries, **s.options).mask if h is not None else None
-            for h, s in zip(held, self.selections)
-        ]
-        for variant, (h, mask) in enumerate(zip(held, masks)):
-            if h is None:
-                continue
-            dropped = [p.masked_select(~m).tolist() for p, m in zip(h.positions, mask)]
-            self.records[variant].append(
-                {
-                    "step": self.wave.length - self.lead,
-                    "dropped": [(~m).sum(-1).tolist() for m in mask],
-                    "tokens": [sorted(set(d)) for d in dropped],
-                }
-            )
-            self.wave.tail_from[variant] = self.wave.length
-            if self.sums[variant] is not None:
-                self.sums[variant] = [
-                    s[m.repeat_interleave(s.shape[0] // m.shape[0], 0)].view(s.shape[0], -1)
-                    for s, m in zip(h.extras["column_sums"], mask)
-                ]
-        for index in range(self.trace.model.n_layers):
-            self._store(index, held, masks)
+        """Cut every variant that still writes; the others are fed filler, and no one sees what they hold."""
+        masks = {}
+        for variant, selection in enumerate(self.selections):
+            if selection is not None and self.wave.writing[variant]:
+                self.wave.check_cancel()
+                masks[variant] = self._chosen(variant, selection)
+        self.wave.evict(masks)
 
-    def _held(self, variant: int) -> HeldTrace:
-        model, wave = self.trace.model, self.wave
-        keys, values, positions = [], [], []
-        for index in range(model.n_layers):
-            k, v, p = self._rows(index, variant)
-            keys.append(k)
-            values.append(v)
-            positions.append(p)
-        held = HeldTrace(
-            model=model,
-            prompt=self.trace.prompt,
-            n=keys[0].shape[1],
-            keys=keys,
-            values=values,
-            queries=[q[variant][:, -MAX_WINDOW:] for q in self.queries],
-            last_logits=self.trace.last_logits,
-            needs=frozenset(),
-            extras={},
-            padded=([], []),
-            positions=positions,
-            seen=wave.next_position,
+    def _chosen(self, variant: int, selection: Selection) -> list[torch.Tensor]:
+        """What a variant keeps of what it holds; writes the record."""
+        held = self.held(variant)
+        mask = select(held, selection.method, selection.entries, **selection.options).mask
+        dropped = [p.masked_select(~m.to(p.device)).tolist() for p, m in zip(held.positions, mask)]
+        self.records[variant].append(
+            {
+                "step": self.wave.length - self.lead,
+                "dropped": [(~m).sum(-1).tolist() for m in mask],
+                "tokens": [sorted(set(d)) for d in dropped],
+            }
         )
-        if self.sums[variant] is not None:
-            held.extras["column_sums"] = self._grown_sums(held, variant)
-        return held
+        if held.sums is not None:
+            self.sums[variant] = [
+                s[m.to(s.device).repeat_interleave(s.shape[0] // m.shape[0], 0)].view(s.shape[0], -1)
+                for s, m in zip(held.sums, mask)
+            ]
+        return mask
 
-    def _grown_sums(self, held: HeldTrace, variant: int) -> list[torch.Tensor]:
+    def held(self, variant: int) -> Held:
+        """What the cache of one variant holds now."""
+        layers = range(self.wave.model.n_layers)
+        keys, values, positions = zip(*(self.wave.rows(index, variant) for index in layers))
+        held = Held(
+            model=self.wave.model,
+            keys=list(keys),
+            values=list(values),
+            positions=list(positions),
+            queries=[q[variant][:, -MAX_WINDOW:] for q in self.queries],
+            seen=self.wave.next_position,
+        )
+        return held if self.sums[variant] is None else replace(held, sums=self._grown_sums(held, variant))
+
+    def _grown_sums(self, held: Held, variant: int) -> list[torch.Tensor]:
         """Accumulated attention of the rows held, with the queries since the last cut added."""
         out = []
         for index, before in enumerate(self.sums[variant]):
-            query = self.queries[index][variant][:, -self.fresh :]
-            p = held._attention(index, query).sum(1)  # [Hq, n]
+            p = held.attention(index, self.queries[index][variant][:, -self.fresh :]).sum(1)  # [Hq, n]
             p[:, : before.shape[1]] += before
             out.append(p)
         return out
 
-    def _rows(self, index: int, variant: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """Everything one cache holds in a layer: keys, values [Hkv, m, d], true positions [Hkv, m]."""
-        blocks = next(b for b in self.wave.cache.layers[index] if b.first <= variant < b.first + b.count)
-        hkv = self.trace.model.n_kv_heads
-        mine = blocks.owner // hkv == variant - blocks.first
-        positions = blocks.positions[mine].flatten()
-        filled = positions >= 0
-        d = blocks.keys.shape[-1]
-        shape = (hkv, -1, d)  # every head holds the same number: allocation is uniform
-        tail_keys, tail_values = self.wave.tail_rows(index, variant)
-        start = self.wave.tail_from[variant]
-        later = torch.arange(self.wave.cache.n + start, self.wave.next_position, device=positions.device)
-        return (
-            torch.cat([blocks.keys[mine].view(-1, d)[filled].view(shape), tail_keys[:, start:]], 1),
-            torch.cat([blocks.values[mine].view(-1, d)[filled].view(shape), tail_values[:, start:]], 1),
-            torch.cat([positions[filled].view(hkv, -1), later.expand(hkv, -1)], 1),
-        )
 
-    def _store(self, index: int, held: list, masks: list) -> None:
-        """Fresh blocks for the cut variants of a layer; the whole cache, if it is there, stays."""
-        parts, owners = [], []
-        stay = [b for b in self.wave.cache.layers[index] if self.selections[b.first] is None]
-        first = sum(b.count for b in stay)
-        for variant in range(first, self.wave.size):
-            h, mask = held[variant], masks[variant][index]
-            rows = kernels.gather_rows(
-                h.keys[index], h.values[index], mask.to(h.keys[index].device), block_rows(self.trace.n)
-            )
-            true = self._true_positions(rows[2], rows[3], h.positions[index])
-            parts.append((rows[0], rows[1], true))
-            owners.append(rows[3] + (variant - first) * mask.shape[0])
-        merged = [torch.cat([p[k] for p in parts]) for k in range(3)]
-        fresh = Blocks(first, self.wave.size - first, *merged, torch.cat(owners))
-        self.wave.cache.layers[index] = [*stay, fresh]
-
-    @staticmethod
-    def _true_positions(slots: torch.Tensor, head: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
-        """gather_rows numbers rows as it found them; put their true positions in their place."""
-        true = positions.to(torch.int32)[head.long()].gather(1, slots.clamp_min(0).long())
-        return torch.where(slots < 0, -1, true).to(torch.int32)
+def _first_sums(trace: Trace, selection: Selection | None) -> list[torch.Tensor] | None:
+    """Accumulated attention of the kept rows at the end of the prompt, [Hq, b] a layer (H2O)."""
+    if selection is None or "column_sums" not in parse_method(selection.method)[0].needs:
+        return None
+    out = []
+    for index, mask in enumerate(selection.mask):
+        sums = trace.extra("column_sums", index)
+        group = sums.shape[0] // mask.shape[0]
+        rows = mask.to(sums.device).repeat_interleave(group, 0)
+        out.append(sums[rows].view(sums.shape[0], -1))
+    return out

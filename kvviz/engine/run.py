@@ -31,7 +31,8 @@ from kvviz.engine.measures import (
 from kvviz.engine.plan import Plan, Planned, labels, make_plan
 from kvviz.engine.prompts import find_marks
 from kvviz.engine.rolling import Rolling
-from kvviz.engine.selection import Selection, accounts, label_of, score_layer, select
+from kvviz.engine.scoring import Scored, Wanted
+from kvviz.engine.selection import Selection, label_of, select_from
 from kvviz.engine.trace import Trace, prefill_steps
 from kvviz.errors import Cancelled
 from kvviz.methods import artefacts
@@ -111,6 +112,7 @@ def compare_stream(
     evict_every: int | None = Ask.evict_every,
     selections: Sequence[Selection] = (),
     trace: Trace | None = None,
+    scored: Scored | None = None,
     cancel: threading.Event | None = None,
     limits: Settings | None = None,
     ask: Ask | None = None,
@@ -122,15 +124,18 @@ def compare_stream(
     if ask is None:
         ask = Ask(methods, budgets, max_new_tokens, measures, options or {}, controlled, expected,
                   temperature, top_p, seed, lenses, evict_every)  # fmt: skip
-    plan = make_plan(model, prompt, ask, selections=selections, trace=trace, limits=limits)
-    return _Run(model, prompt, plan, trace, cancel).events()
+    if scored is None and trace is not None:
+        scored = Scored(trace)
+    held = None if scored is None else scored.trace
+    plan = make_plan(model, prompt, ask, selections=selections, trace=held, limits=limits)
+    return _Run(model, prompt, plan, scored, cancel).events()
 
 
 class _Run:
     """One comparison on its way. Methods are in the order in which they happen."""
 
-    def __init__(self, model: Model, prompt: Prompt, plan: Plan, trace: Trace | None, cancel):
-        self.model, self.prompt, self.plan, self.trace, self.cancel = model, prompt, plan, trace, cancel
+    def __init__(self, model: Model, prompt: Prompt, plan: Plan, scored: Scored | None, cancel):
+        self.model, self.prompt, self.plan, self.scored, self.cancel = model, prompt, plan, scored, cancel
         self.ask, self.n = plan.ask, prompt.n_compressible
         self.suffix = prompt.input_ids[self.n :].tolist()
         self.full = Variant("full", "Full cache", 1.0, self.n, {}, None, tokens_kept=float(self.n))
@@ -140,6 +145,10 @@ class _Run:
         self.seconds: dict[str, float] = {}
         self.notes: list[str] = [*prompt.notes, *plan.notes]
         self.tables: dict[str, Any] = {}
+
+    @property
+    def trace(self) -> Trace:
+        return self.scored.trace
 
     def events(self) -> Iterator[Event]:
         stopped = False
@@ -160,14 +169,14 @@ class _Run:
             1,
             1,
             0.0,
-            result=None if self.trace is None else self._result(),
-            trace=self.trace,
+            result=None if self.scored is None else self._result(),
+            scored=self.scored,
         )
 
     # -- read ---------------------------------------------------------------------------------------
 
     def _read(self) -> Iterator[Event]:
-        if self.trace is not None:
+        if self.scored is not None:
             return
         started = time.perf_counter()
         yield Event("prefill", f"Reading the document, 0 of {self.n:,} tokens", 0, self.n)
@@ -176,7 +185,7 @@ class _Run:
             try:
                 done, total = next(steps)
             except StopIteration as stop:
-                self.trace = stop.value
+                self.scored = Scored(stop.value)
                 return
             left = (time.perf_counter() - started) / done * (total - done)
             yield Event("prefill", f"Reading the document, {done:,} of {total:,} tokens", done, total, left)
@@ -185,25 +194,21 @@ class _Run:
 
     def _score(self) -> Iterator[Event]:
         """Score layer by layer, all methods and all places where a context may end, then select."""
-        trace = self.trace
         budgets = [*self.ask.budgets, *(self._stops() if self.ask.lenses else ())]
-        wanted = {}
-        for p in self.plan.methods:
-            for budget in budgets:
-                rows = accounts(trace, p.method, p.used, entries_of(budget, self.n))
-                contexts = [a.context for a in rows]
-                wanted[p.name, tuple(contexts)] = (p.method, p.used, contexts)
+        wanted = [
+            Wanted.at(self.trace, p.method, p.used, entries_of(budget, self.n))
+            for p in self.plan.methods
+            for budget in budgets
+        ]
         layers = self.model.n_layers
-        for index in range(layers):
-            self._alive()
-            score_layer(trace, index, list(wanted.values()))
-            if index % 4 == 3 or index == layers - 1:
-                yield Event("score", f"Scoring layer {index + 1} of {layers}", index + 1, layers)
+        for done in self.scored.add(wanted, self._alive):
+            if done % 4 == 0 or done == layers:
+                yield Event("score", f"Scoring layer {done} of {layers}", done, layers)
         shown = labels(self.plan.methods)
         for p in self.plan.methods:
             for budget in self.ask.budgets:
                 self._alive()
-                chosen = select(trace, p.name, budget, **p.used)
+                chosen = select_from(self.scored, p.name, budget, **p.used)
                 self._add(dataclasses.replace(chosen, label=shown[p.name]))
         for selection in self.plan.selections:
             self._add(selection)
@@ -398,7 +403,7 @@ class _Run:
         self.tables["scores"][p.name] = _stack(largest.selection.scores)
         if not stops:
             return
-        chosen = [select(self.trace, p.name, stop, **p.used) for stop in stops]
+        chosen = [select_from(self.scored, p.name, stop, **p.used) for stop in stops]
         readouts = [s.readout for s in chosen]
         for _, partial in output_errors(self.trace, self.probes, [s.mask for s in chosen], readouts):
             self._alive()

@@ -17,10 +17,10 @@ import torch
 
 from kvviz.engine.budgets import ALLOCATORS, Candidates, allocate
 from kvviz.engine.ranking import rank
-from kvviz.engine.trace import Trace
+from kvviz.engine.scoring import LayerAccount, MethodScores, Scored, Wanted, goes_first
 from kvviz.identity import Budget
 from kvviz.methods import Method, parse_method
-from kvviz.methods.layer import LayerView
+from kvviz.methods.layer import Rows
 from kvviz.methods.spec import Scores
 
 
@@ -61,87 +61,6 @@ class Selection:
     readout: Any = None
 
 
-@dataclass(frozen=True)
-class LayerAccount:
-    """One layer's share of the bargain: rows visible, kept, protected at either end."""
-
-    rows: int  # n_l, candidates in all
-    entries: int  # b_l = min(b, n_l)
-    recent: int  # W', the latest rows, kept by rule
-    sinks: int  # the first rows, kept by rule
-
-    @property
-    def context(self) -> int:
-        """Rows before the protected recent ones."""
-        return self.rows - self.recent
-
-    @property
-    def budget(self) -> int:
-        """Context entries to be chosen by score, per head on average."""
-        return self.entries - self.recent - self.sinks
-
-
-def protected_counts(method: Method, options: Mapping[str, Any], b: int) -> tuple[int, int]:
-    """(W', sinks) protected at budget b: at most half the budget is recent tokens, sinks fit the rest."""
-    sinks = options.get("sinks", 0)
-    if options["protect"] is not None:
-        recent = min(options["protect"], b)
-    elif method.protect is not None:
-        kept = method.protect(b, options)
-        kept, sinks = kept if isinstance(kept, tuple) else (kept, sinks)
-        recent = min(kept, b)
-    elif "window" in options:
-        recent = min(options["window"], max(1, b // 2))
-    else:
-        recent = 0
-    return recent, max(0, min(sinks, b - recent))
-
-
-def accounts(trace: Trace, method: Method, options: Mapping[str, Any], b: int) -> list[LayerAccount]:
-    """The account of every layer. In a sliding layer only the rows still visible are candidates."""
-    if method.charge is not None and b < trace.n:
-        b = max(1, b - method.charge(trace.model, options, b))
-    recent, sinks = protected_counts(method, options, b)
-    out = []
-    for index in range(trace.model.n_layers):
-        rows = trace.rows(index)
-        entries = min(b, rows)
-        w = min(recent, entries)
-        whole = rows == trace.n  # a sliding layer no longer holds the first tokens
-        out.append(LayerAccount(rows, entries, w, min(sinks, entries - w) if whole else 0))
-    return out
-
-
-def score_layers(
-    trace: Trace, method: Method, options: Mapping[str, Any], contexts: list[int]
-) -> list[Scores]:
-    """Scores of every layer for its leading `contexts[l]` rows; kept with the trace for the next budget."""
-    for index in range(trace.model.n_layers):
-        score_layer(trace, index, [(method, options, contexts)])
-    return trace.memo[_key(method, options, contexts)]
-
-
-def score_layer(trace: Trace, index: int, wanted: list[tuple[Method, Mapping[str, Any], list[int]]]) -> None:
-    """Score one layer for several methods at once, so that they share its window attention.
-
-    A layer that was scored before is left as it is, so work that was stopped half way can go on.
-    """
-    memo: dict[Any, torch.Tensor] = {}
-    for method, options, contexts in wanted:
-        rows = trace.memo.setdefault(_key(method, options, contexts), [None] * trace.model.n_layers)
-        if rows[index] is None:
-            rows[index] = method.score(LayerView(trace, index, contexts[index], memo), options)
-
-
-_NOT_SCORING = ("allocation", "protect", "safeguard", "rule", "normalise", "beta", "layer_weights", "stage1")
-
-
-def _key(method: Method, options: Mapping[str, Any], contexts: list[int]) -> tuple:
-    """Scores depend on the method, its scoring options and where the context ends, on nothing else."""
-    scoring = tuple(sorted((k, str(v)) for k, v in options.items() if k not in _NOT_SCORING))
-    return ("scores", method.id, scoring, tuple(contexts))
-
-
 def label_of(method: Method, options: Mapping[str, Any]) -> str:
     """What a person reads: "SnapKV", or "SnapKV with global" where the allocation is not its own."""
     if options["allocation"] == method.allocation:
@@ -149,26 +68,32 @@ def label_of(method: Method, options: Mapping[str, Any]) -> str:
     return f"{method.label} with {ALLOCATORS[options['allocation']].label}"
 
 
-def select(trace: Trace, method: str, budget: float | int, **options: Any) -> Selection:
+def select(trace: Rows, method: str, budget: float | int, **options: Any) -> Selection:
     """What `method` keeps of `trace` at `budget` (a share of n, or entries per KV head).
 
     options are the method's own (see `list_methods`), `allocation`, `protect` and `preset`. The result
     keeps exactly L * Hkv * b entries (in a sliding layer b is at most the rows still visible). Raises
     InputError for an unknown method, option or budget, NeedError where the trace lacks something.
+    Scores are made anew; `select_from` takes those of earlier calls.
     """
+    return select_from(Scored(trace), method, budget, **options)
+
+
+def select_from(scored: Scored, method: str, budget: float | int, **options: Any) -> Selection:
+    """The same from scores that are kept: budgets that share their context are scored once."""
     started = time.perf_counter()
+    trace = scored.trace
     spec, inline = parse_method(method)
     resolved = spec.resolve({**inline, **options})
     if resolved["allocation"] not in ALLOCATORS:
         allocate(resolved["allocation"], [], resolved)
-    missing = spec.needs_with(resolved) - set(trace.extras)
-    if missing:
-        trace.extra(sorted(missing)[0], 0)
+    for need in sorted(spec.needs_with(resolved)):
+        trace.extra(need, 0)  # says what is missing before anything is scored
     asked = Budget.parse(budget)
     b = asked.of(trace.n)
-    rows = accounts(trace, spec, resolved, b)
-    scores = score_layers(trace, spec, resolved, [a.context for a in rows])
-    counts = _context_counts(trace, rows, scores, resolved)
+    want = Wanted.at(trace, spec, resolved, b)
+    rows, scores = want.rows, scored.of(want)
+    counts = _context_counts(trace.n, rows, scores.layers, resolved)
     picked = _pick_all(trace, rows, scores, counts, resolved)
     readout = None
     if spec.readout is not None and b < trace.n:
@@ -189,15 +114,15 @@ def select(trace: Trace, method: str, budget: float | int, **options: Any) -> Se
     )
 
 
-def _context_counts(trace: Trace, rows: list[LayerAccount], scores: list[Scores], options):
+def _context_counts(n: int, rows: list[LayerAccount], scores: list[Scores], options):
     """Context entries of every head, list of int64 [Hkv]; protected sinks are not candidates."""
     candidates = [
         Candidates(
             torch.nan_to_num(s.values[:, a.sinks :], nan=float("-inf")),
-            _first(a, s),
+            goes_first(a, s),
             a.budget,
             s.weight,
-            trace.n - a.rows + a.sinks,
+            n - a.rows + a.sinks,
             a.recent + a.sinks,
         )
         for a, s in zip(rows, scores)
@@ -205,14 +130,14 @@ def _context_counts(trace: Trace, rows: list[LayerAccount], scores: list[Scores]
     return allocate(options["allocation"], candidates, options)
 
 
-def _pick_all(trace, rows, scores, counts, options) -> dict[str, Any]:
+def _pick_all(trace: Rows, rows, scores: MethodScores, counts, options) -> dict[str, Any]:
     layers, hkv, n = trace.model.n_layers, trace.model.n_kv_heads, trace.n
     stage = torch.zeros(layers, hkv, n, dtype=torch.int8)
     cutoff = torch.full((layers, hkv), float("nan"))
     protected = torch.zeros(layers, hkv, n, dtype=torch.bool)
-    two_stage = scores[0].second is not None
-    ranks = _ranks(trace, rows, scores)
-    for index, (a, s, count) in enumerate(zip(rows, scores, counts)):
+    two_stage = scores.layers[0].second is not None
+    ranks = scores.ranks(rows)
+    for index, (a, s, count) in enumerate(zip(rows, scores.layers, counts)):
         begin = n - a.rows  # where this layer's visible rows start
         lo, hi = begin + a.sinks, begin + a.context
         protected[index, :, begin:lo] = True
@@ -225,7 +150,7 @@ def _pick_all(trace, rows, scores, counts, options) -> dict[str, Any]:
             passed = ranks[index] < k1
             kept = rank(deciding, passed) < k
         elif s.first is not None:
-            passed = _first(a, s).cpu()
+            passed = goes_first(a, s).cpu()
             kept = ranks[index] < k
         else:
             passed, kept = None, ranks[index] < k
@@ -240,7 +165,7 @@ def _pick_all(trace, rows, scores, counts, options) -> dict[str, Any]:
     mask = stage > 0
     return {
         "mask": list(mask),
-        **_wide_scores(trace, rows, scores),
+        **scores.wide(rows, n),
         "budgets": mask.sum(-1),
         "protected": protected,
         "stage": stage,
@@ -254,54 +179,7 @@ def stage_counts(counts: torch.Tensor, share: float) -> torch.Tensor:
     return torch.tensor([math.floor(exact * count) for count in counts.tolist()], dtype=torch.int64)
 
 
-def _first(account: LayerAccount, scores: Scores) -> torch.Tensor | None:
-    """The candidates that go before all others at this budget, bool [Hkv, C]; None where there are none."""
-    first = scores.goes_first(account.budget)
-    return None if first is None else first[:, account.sinks :]
-
-
-def _ranks(trace: Trace, rows: list[LayerAccount], scores: list[Scores]) -> list[torch.Tensor]:
-    """Place of every candidate in its head, by the first-stage score; kept for the next budget."""
-    capped = tuple(a.budget for a in rows) if scores[0].turn is not None else ()
-    key = ("ranks", id(scores), tuple(a.sinks for a in rows), capped)
-    if key not in trace.memo:
-        trace.memo[key] = [
-            rank(
-                torch.nan_to_num(s.values[:, a.sinks :], nan=float("-inf")),
-                _first(a, s) if s.second is None else None,
-            )
-            for a, s in zip(rows, scores)
-        ]
-    return trace.memo[key]
-
-
-def _wide_scores(trace: Trace, rows: list[LayerAccount], scores: list[Scores]) -> dict[str, Any]:
-    """Scores over all n tokens, as a selection shows them; shared by all budgets with the same context."""
-    key = ("wide", id(scores), tuple(a.sinks for a in rows))
-    if key not in trace.memo:
-        wide = [[], [], []]
-        for a, s in zip(rows, scores):
-            decides = s.values if s.second is None else s.second
-            for out, part in zip(wide, (decides, s.values if s.raw is None else s.raw, s.values)):
-                out.append(_widen(part, trace.n, a))
-        two_stage = scores[0].second is not None
-        trace.memo[key] = {
-            "scores": wide[0],
-            "scores_raw": wide[0] if scores[0].raw is None and not two_stage else wide[1],
-            "first_scores": wide[2] if two_stage else None,
-        }
-    return trace.memo[key]
-
-
-def _widen(scores: torch.Tensor, n: int, a: LayerAccount) -> torch.Tensor:
-    """Context scores to all n tokens, NaN where there is none: float32 [Hkv, n]."""
-    out = torch.full((scores.shape[0], n), float("nan"))
-    begin = n - a.rows
-    out[:, begin + a.sinks : begin + a.context] = scores[:, a.sinks :].float().cpu()
-    return out
-
-
-def _notes(trace: Trace, spec: Method, options, b: int, rows: list[LayerAccount], kept: int):
+def _notes(trace: Rows, spec: Method, options, b: int, rows: list[LayerAccount], kept: int):
     if b == trace.n:
         yield f"{spec.label} kept everything at this budget: nothing was evicted."
     window = options.get("window")

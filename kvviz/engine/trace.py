@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar
 
 import torch
@@ -32,9 +32,19 @@ def block_rows(n: int) -> int:
     return 16 if n < 1024 else 32 if n < 4096 else 64 if n < 16384 else 128
 
 
-@dataclass
+def last_queries(queries: torch.Tensor, window: int) -> torch.Tensor:
+    """The last W of the queries held [Hq, m, d]; NeedError where there are fewer."""
+    if window > queries.shape[1]:
+        raise NeedError(
+            f"An observation window of {window} needs more queries than this trace holds "
+            f"({queries.shape[1]}). The longest window is {MAX_WINDOW}."
+        )
+    return queries[:, -window:]
+
+
+@dataclass(frozen=True, eq=False)
 class Trace:
-    """What one prefill left behind; read-only for everyone after it.
+    """What one prefill left behind.
 
     n              tokens under compression (positions 0 .. n - 1).
     keys, values   lists over layers of [Hkv, n, d] in the model's dtype; keys are rotated.
@@ -57,7 +67,6 @@ class Trace:
     padded: tuple[list[torch.Tensor], list[torch.Tensor]]
     seconds: dict[str, float] = field(default_factory=dict)
     contiguous: ClassVar[bool] = True  # row j is the token at position j
-    memo: dict[Any, Any] = field(default_factory=dict)  # scores already computed, by method and options
 
     @property
     def bytes(self) -> int:
@@ -79,12 +88,7 @@ class Trace:
 
     def window(self, index: int, window: int) -> torch.Tensor:
         """The last min(window, n) queries, [Hq, W, d]; NeedError where the trace holds fewer."""
-        if min(window, self.n) > self.queries[index].shape[1]:
-            raise NeedError(
-                f"An observation window of {window} needs more queries than this trace holds "
-                f"({self.queries[index].shape[1]}). The longest window is {MAX_WINDOW}."
-            )
-        return self.queries[index][:, -min(window, self.n) :]
+        return last_queries(self.queries[index], min(window, self.n))
 
     def window_attention(self, index: int, window: int) -> torch.Tensor:
         """Attention of the last W queries on all n rows, float32 [Hq, W, n], causal.
@@ -169,12 +173,31 @@ def prefill_steps(
         padded=(reader.keys, reader.values),
         seconds=seconds,
     )
+    extras: dict[str, list[Any]] = {}
     for observer in reader.observers:
         started = time.perf_counter()
-        trace.extras.update(observer.finish(trace, cancel))
+        extras |= observer.finish(trace, cancel)
         seconds["prefill"] -= observer.seconds  # its share of the chunks is its own cost
         seconds[observer.name] = observer.seconds + time.perf_counter() - started
-    return trace
+    return replace(trace, extras=extras)
+
+
+def storage_bytes(*things: Any) -> int:
+    """Bytes of the tensors' storages that lists, dicts and values of this project hold, each once."""
+    seen: dict[int, int] = {}
+    todo = list(things)
+    while todo:
+        item = todo.pop()
+        if isinstance(item, torch.Tensor):
+            storage = item.untyped_storage()
+            seen[storage.data_ptr()] = storage.nbytes()
+        elif isinstance(item, dict):
+            todo += item.values()
+        elif isinstance(item, list | tuple):
+            todo += item
+        elif is_dataclass(item) and not isinstance(item, Model):  # the weights are not the trace's
+            todo += [getattr(item, f.name) for f in fields(item)]
+    return sum(seen.values())
 
 
 class _Reader:

@@ -4,16 +4,51 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from kvviz.engine.attention import rows_attention
 from kvviz.methods import removal
 
+if TYPE_CHECKING:
+    from kvviz.models import Model
+
 # [Hq, W, n] numbers that a layer's window attention may have; beyond it is never held whole (64 MB).
 HELD_WHOLE = 1 << 24
 KERNEL_EPSILON = 1e-6  # the one that the score kernel knows
+
+
+class Rows(Protocol):
+    """The rows that methods score: those of a whole prompt (a trace), or those one cache still holds.
+
+    n           rows a layer; keys, values  lists over layers of [Hkv, n, d].
+    contiguous  row j is the token at position j.
+    """
+
+    model: Model
+    n: int
+    keys: list[torch.Tensor]
+    values: list[torch.Tensor]
+    contiguous: bool
+
+    def rows(self, index: int) -> int:
+        """Rows of a layer still visible to the next token."""
+
+    def visible(self, index: int, rows: torch.Tensor) -> torch.Tensor:
+        """The visible rows of a [Hkv, n, d] tensor of this layer."""
+
+    def seen_by(self, index: int) -> torch.Tensor:
+        """How many queries so far could see each row, float32 [n] or [Hkv, n]."""
+
+    def window(self, index: int, window: int) -> torch.Tensor:
+        """The last min(window, n) queries, [Hq, W, d]."""
+
+    def window_attention(self, index: int, window: int) -> torch.Tensor:
+        """Attention of the last W queries on all n rows, float32 [Hq, W, n], causal."""
+
+    def extra(self, need: str, index: int) -> Any:
+        """What an observer took of one layer; NeedError where it was not asked to."""
 
 
 class LayerView:
@@ -23,7 +58,7 @@ class LayerView:
     keys, values  [Hkv, n, d] in the model's dtype (in a sliding layer only the rows still visible).
     """
 
-    def __init__(self, trace, index: int, context: int, memo: dict[Any, torch.Tensor]):
+    def __init__(self, trace: Rows, index: int, context: int, memo: dict[Any, torch.Tensor]):
         self._trace, self._memo = trace, memo
         self.index = index
         self.context = context
@@ -37,7 +72,7 @@ class LayerView:
         return self._trace.model
 
     @property
-    def trace(self):
+    def trace(self) -> Rows:
         return self._trace
 
     @property

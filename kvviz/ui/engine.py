@@ -45,7 +45,7 @@ def _compare(
     )  # fmt: skip
     held = traces.find(model, prompt, needs_of(ask.methods, ask.options)) if traces is not None else None
     events = kvviz.compare_stream(
-        model, prompt, ask=ask.plain, cancel=cancel, trace=held, limits=settings()
+        model, prompt, ask=ask.plain, cancel=cancel, scored=held, limits=settings()
     )
     yield from _kept(events, traces)
 
@@ -62,7 +62,7 @@ def _try(
     needs = needs_of([variant.method])
     held = traces.find(model, comparison.prompt, needs) if traces is not None else None
     events = try_edits_stream(
-        model, comparison, variant.method, variant.budget, edits, same_size, trace=held, cancel=cancel
+        model, comparison, variant.method, variant.budget, edits, same_size, scored=held, cancel=cancel
     )
     yield from _kept(events, traces)
 
@@ -70,10 +70,10 @@ def _try(
 def _kept(events: Iterator[Any], traces: Traces | None) -> Iterator[Any]:
     """Events without their trace, which stays here (and could not leave the process of a lent GPU)."""
     for event in events:
-        if event.trace is not None:
+        if event.scored is not None:
             if traces is not None:
-                traces.keep(event.trace)
-            event = dataclasses.replace(event, trace=None)
+                traces.keep(event.scored)
+            event = dataclasses.replace(event, scored=None)
         yield event
 
 

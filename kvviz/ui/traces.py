@@ -14,24 +14,6 @@ from collections.abc import Iterable
 from typing import Any
 
 
-def weight(trace: Any) -> int:
-    """Bytes that a trace keeps alive: caches, queries, what observers took, scores already made."""
-    seen: dict[int, int] = {}
-    todo = [trace.padded, trace.queries, trace.last_logits, trace.extras, trace.memo]
-    while todo:
-        item = todo.pop()
-        if hasattr(item, "untyped_storage"):
-            storage = item.untyped_storage()
-            seen[storage.data_ptr()] = storage.nbytes()
-        elif isinstance(item, dict):
-            todo += item.values()
-        elif isinstance(item, list | tuple):
-            todo += item
-        elif hasattr(item, "__dataclass_fields__"):
-            todo += [getattr(item, name) for name in item.__dataclass_fields__]
-    return sum(seen.values())
-
-
 class Traces:
     """The last traces that fit in `most_bytes`, least recently used out first."""
 
@@ -41,30 +23,33 @@ class Traces:
         self._lock = threading.Lock()
 
     def find(self, model: Any, prompt: Any, needs: Iterable[str] = ()) -> Any | None:
-        """The trace of this model over this prompt's compressible tokens, with all of `needs`."""
+        """The scored trace of this model over this prompt's compressible tokens, with all of `needs`."""
         key = _key(prompt)
         with self._lock:
-            trace, _ = self._held.get(key, (None, 0))
-            if trace is None or trace.model is not model or not set(needs) <= set(trace.needs):
+            scored, _ = self._held.get(key, (None, 0))
+            if scored is None:
+                return None
+            trace = scored.trace
+            if trace.model is not model or not set(needs) <= set(trace.needs):
                 return None
             self._held.move_to_end(key)
-            return trace
+            return scored
 
-    def keep(self, trace: Any) -> None:
-        """Hold on to a trace (again: it may have grown), letting go of the oldest beyond the bound."""
-        key, size = _key(trace.prompt), weight(trace)
+    def keep(self, scored: Any) -> None:
+        """Hold on to a scored trace (again: it may have grown), letting go of the oldest beyond the bound."""
+        key, size = _key(scored.trace.prompt), scored.bytes
         with self._lock:
             self._held.pop(key, None)
             if size <= self.most_bytes:
-                self._held[key] = trace, size
+                self._held[key] = scored, size
             while sum(held for _, held in self._held.values()) > self.most_bytes:
                 self._held.popitem(last=False)
 
     def forget(self, model: Any) -> None:
         """Let go of the traces of a model that leaves memory."""
         with self._lock:
-            for key, (trace, _) in list(self._held.items()):
-                if trace.model is model:
+            for key, (scored, _) in list(self._held.items()):
+                if scored.trace.model is model:
                     del self._held[key]
 
     def __len__(self) -> int:

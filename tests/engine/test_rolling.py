@@ -27,7 +27,7 @@ def start(model, method, suffix=0, **options):
 
 def held(wave, rolling, layers):
     """True positions that variant 1 holds, a layer [Hkv, m]."""
-    return [rolling._rows(i, 1)[2] for i in range(layers)]
+    return [wave.rows(i, 1)[2] for i in range(layers)]
 
 
 def tokens_of(model, seed=7):
@@ -104,7 +104,7 @@ def test_knorm_holds_the_smallest_keys_of_all_it_had(tiny_llama):
     _, wave, rolling = start(tiny_llama, "knorm")
     for step, token in enumerate(tokens_of(tiny_llama)[:5], 1):
         if step == 5:
-            before = [rolling._rows(i, 1) for i in range(tiny_llama.n_layers)]
+            before = [wave.rows(i, 1) for i in range(tiny_llama.n_layers)]
         wave.feed(token.expand(2, 1))
     for index, (keys, _, positions) in enumerate(before):
         last = wave.tail_rows(index, 1)[0][:, 4:5]  # the row of the fifth token
@@ -122,9 +122,9 @@ def test_h2o_accumulates_the_attention_of_every_query(tiny_llama):
     trace, wave, rolling = start(tiny_llama, "h2o")
     for token in tokens_of(tiny_llama)[:4]:
         wave.feed(token.expand(2, 1))
-    rows = rolling._held(1)
+    rows = rolling.held(1)
     group = tiny_llama.group
-    for index, sums in enumerate(rows.extras["column_sums"]):
+    for index, sums in enumerate(rows.sums):
         keys, positions = rows.keys[index], rows.positions[index]
         for head in range(tiny_llama.n_query_heads):
             kv = head // group

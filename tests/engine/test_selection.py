@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import FrozenInstanceError
 from functools import cache
 from types import SimpleNamespace
 
@@ -15,10 +16,12 @@ from tiny import make_model
 
 import kvviz.methods
 from kvviz.engine.budgets import ALLOCATORS, entries_of
-from kvviz.engine.selection import label_of, protected_counts, select, stage_counts
+from kvviz.engine.scoring import Scored, Wanted, protected_counts, score
+from kvviz.engine.selection import label_of, select, select_from, stage_counts
 from kvviz.engine.trace import Trace, prefill
 from kvviz.errors import InputError, NeedError
 from kvviz.methods import get_method, parse_method
+from kvviz.methods.artefacts import Artefact, lend
 from kvviz.methods.spec import Method, Scores
 
 EXACT = [name for name, allocator in ALLOCATORS.items() if allocator.exact]
@@ -107,7 +110,6 @@ def test_every_method_and_allocation_keeps_exactly_its_budget(group, n, share, m
         assert (selection.budgets == b).all()
     assert selection.entries == b
     assert selection.scope == ALLOCATORS[name].scope
-    trace.memo.clear()
 
 
 @given(
@@ -122,7 +124,6 @@ def test_the_same_where_layers_slide(n, share, method, allocation):
     trace = made_trace(3, n, "gemma3")
     selection = select(trace, method, b, allocation=allocation, layer_weights=[1.0, 1.0, 1.0])
     check_counts(trace, selection, b, in_layer=allocation in ("uniform", "across_heads"))
-    trace.memo.clear()
 
 
 @pytest.mark.parametrize("method", METHOD_IDS)
@@ -145,14 +146,13 @@ def test_a_full_budget_keeps_everything_and_says_so(method):
 
 @pytest.mark.parametrize("method", METHOD_IDS)
 def test_the_same_selection_again_and_after_other_budgets(method):
-    trace, fresh = made_trace(3, 50), made_trace(3, 50)
+    trace = made_trace(3, 50)
+    scored = Scored(trace)
     for budget in (0.7, 3, 0.1, 1.0, 20):
-        select(trace, method, budget)
-    fresh.memo.clear()
+        select_from(scored, method, budget)
     for budget in (20, 0.1):
-        again, first = select(trace, method, budget), select(fresh, method, budget)
+        again, first = select_from(scored, method, budget), select(trace, method, budget)
         assert all(torch.equal(a, b) for a, b in zip(again.mask, first.mask))
-        fresh.memo.clear()
 
 
 # -- what is protected --------------------------------------------------------------------------------
@@ -243,7 +243,6 @@ def competitors(selection, trace, layers):
 @pytest.mark.parametrize("b", [1, 5, 9])
 def test_ties_go_to_the_earlier_position_then_the_lower_head_then_the_lower_layer(tied, family, seed, b):
     trace = made_trace(3, 24, family)
-    trace.memo.clear()
     common = {"seed": seed, "protect": b // 3, "sinks": b // 4}
     common |= {"safeguard": 0.0, "normalise": False}
     for allocation in ("uniform", "across_heads", "global"):
@@ -286,7 +285,7 @@ def made_of(p, values, w_o):
     model = SimpleNamespace(n_layers=1, n_query_heads=1, n_kv_heads=1, layer=lambda i: layer)
     n = len(p)
     return SimpleNamespace(
-        model=model, n=n, memo={}, extras={}, contiguous=True, rows=lambda i: n, visible=lambda i, rows: rows,
+        model=model, n=n, contiguous=True, rows=lambda i: n, visible=lambda i, rows: rows,
         keys=[torch.zeros(1, n, 2)], values=[torch.tensor([values], dtype=torch.float32)],
         window_attention=lambda i, w: torch.tensor(p, dtype=torch.float32)[None, None],
     )  # fmt: skip
@@ -462,11 +461,9 @@ def test_sliding_layers_are_said_in_the_notes():
 
 
 def test_an_error_in_one_request_does_not_spoil_the_next(monkeypatch):
-    """Scores are kept with the trace; half a set of them must not be taken for a whole one."""
-    trace = made_trace(3, 40)
-    trace.memo.clear()
+    """Half a set of scores must not be taken for a whole one."""
+    scored = Scored(made_trace(3, 40))
     wanted = select(made_trace(3, 40), "snapkv", 8)
-    trace.memo.clear()
     spec = get_method("snapkv")
 
     def breaks(layer, options):
@@ -477,8 +474,69 @@ def test_an_error_in_one_request_does_not_spoil_the_next(monkeypatch):
     broken = Method(**{**vars(spec), "score": breaks})
     monkeypatch.setitem(kvviz.methods._BY_ID, "snapkv", broken)
     with pytest.raises(MemoryError):
-        select(trace, "snapkv", 8)
+        select_from(scored, "snapkv", 8)
     monkeypatch.setitem(kvviz.methods._BY_ID, "snapkv", spec)
-    again = select(trace, "snapkv", 8)
+    again = select_from(scored, "snapkv", 8)
     assert all(torch.equal(a, b) for a, b in zip(again.mask, wanted.mask))
     assert entries_of(8, 40) == again.entries
+
+
+# -- scores that are kept -----------------------------------------------------------------------------
+
+
+def counting(monkeypatch, method="snapkv"):
+    """Counts how often a method scores a layer."""
+    spec, calls = get_method(method), []
+    counted = Method(**{**vars(spec), "score": lambda v, o: calls.append(v.index) or spec.score(v, o)})
+    monkeypatch.setitem(kvviz.methods._BY_ID, method, counted)
+    return calls
+
+
+def test_budgets_that_share_a_context_are_scored_once(monkeypatch):
+    calls = counting(monkeypatch)
+    scored = Scored(made_trace(3, 200))
+    for budget in (0.9, 0.5, 64, 0.9):  # the whole window is protected at each
+        select_from(scored, "snapkv", budget)
+    assert calls == [0, 1, 2]
+    select_from(scored, "snapkv", 10)  # fewer tokens are protected: the context ends later
+    select_from(scored, "snapkv", 64, window=16)
+    assert calls == 3 * [0, 1, 2]
+
+
+def test_what_was_scored_for_a_run_is_not_scored_by_select(monkeypatch):
+    calls = counting(monkeypatch)
+    trace, spec = made_trace(3, 60), get_method("snapkv")
+    scored = score(trace, [Wanted.at(trace, spec, spec.resolve(), b) for b in (12, 40)])
+    done = list(calls)
+    select_from(scored, "snapkv", 12)
+    select_from(scored, "snapkv", 40)
+    assert calls == done == [0, 0, 1, 1, 2, 2]
+
+
+def test_scores_weigh_what_their_storages_do():
+    trace = made_trace(3, 60)
+    scored = Scored(trace)
+    before = scored.bytes
+    assert before >= sum(t.numel() * 4 for t in (*trace.keys, *trace.values, *trace.queries))
+    select_from(scored, "snapkv", 20)
+    grown = scored.bytes
+    assert grown >= before + LAYERS * HKV * 60 * 4
+    select_from(scored, "snapkv", 20)
+    assert scored.bytes == grown
+
+
+def test_scores_belong_to_the_calibrated_file_they_were_made_with():
+    trace = made_trace(3, 60)
+    scored = Scored(trace)
+    filters = torch.randn(LAYERS, HKV, D, generator=torch.Generator().manual_seed(0))
+    masks = []
+    for sign in (1, -1, 1):
+        with lend(Artefact("qfilters", {"filters": sign * filters}, {})):
+            masks.append(torch.stack(select_from(scored, "qfilters", 20).mask))
+    assert not torch.equal(masks[0], masks[1])
+    assert torch.equal(masks[0], masks[2])
+
+
+def test_a_trace_cannot_be_changed():
+    with pytest.raises(FrozenInstanceError):
+        made_trace(3, 60).n = 5

@@ -14,7 +14,7 @@ from kvviz.ui import asks
 from kvviz.ui import engine as engines
 from kvviz.ui.desk import Desk
 from kvviz.ui.line import Line, words
-from kvviz.ui.traces import Traces, weight
+from kvviz.ui.traces import Traces
 
 TEXT = "The keeper wrote the code 58213 in the ledger. " * 4
 GOOD = {"document": TEXT, "question": "What code?", "methods": ["snapkv"],
@@ -30,7 +30,7 @@ def engine(monkeypatch):
 def stages(engine, **change):
     """(stages of a run, its result)."""
     events = list(engine.stream(asks.request(**{**GOOD, **change}), threading.Event(), print))
-    assert all(event.trace is None for event in events)
+    assert all(event.scored is None for event in events)
     return [event.stage for event in events], events[-1].result
 
 
@@ -64,16 +64,16 @@ def test_another_model_reads_again(engine):
 
 def test_traces_stay_within_their_bound(engine):
     _, _ = stages(engine)
-    (trace, size) = next(iter(engine.traces._held.values()))
-    assert size == weight(trace) > trace.bytes
+    (scored, size) = next(iter(engine.traces._held.values()))
+    assert size == scored.bytes > scored.trace.bytes
     small = Traces(size - 1)
-    small.keep(trace)
+    small.keep(scored)
     assert len(small) == 0
     two = Traces(2 * size)
-    two.keep(trace)
-    two.keep(trace)
+    two.keep(scored)
+    two.keep(scored)
     assert len(two) == 1
-    two.forget(trace.model)
+    two.forget(scored.trace.model)
     assert len(two) == 0
 
 
