@@ -377,7 +377,7 @@ def test_lenses_hold_what_the_views_need(tiny_llama):
     trace = prefill(tiny_llama, prompt, methods)
     for method in methods:
         for stop in STOPS:
-            selection = kvviz.engine.run.select(trace, method, stop)
+            selection = kvviz.select(trace, method, stop)
             assert np.array_equal(result.at(method, stop).kept.mask(), torch.stack(selection.mask).numpy())
             assert np.array_equal(result.at(method, stop).kept.protected(), selection.protected.numpy())
             assert result.at(method, stop).entries == selection.entries
