@@ -172,12 +172,8 @@ class Scored:
 
     def _key(self, want: Wanted) -> tuple:
         method, options = want.method, want.options
-        scoring = tuple(sorted((k, repr(v)) for k, v in options.items() if k not in _NOT_SCORING))
         contexts = tuple(a.context for a in want.rows)
-        return method.id, scoring, contexts, _file_of(self.trace.model, method)
-
-
-_NOT_SCORING = ("allocation", "protect", "safeguard", "rule", "normalise", "beta", "layer_weights", "stage1")
+        return method.id, method.scoring_options(options), contexts, _file_of(self.trace.model, method)
 
 
 def score(trace: Rows, wanted: Sequence[Wanted]) -> Scored:

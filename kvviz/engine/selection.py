@@ -85,8 +85,6 @@ def select_from(scored: Scored, method: str, budget: float | int, **options: Any
     trace = scored.trace
     spec, inline = parse_method(method)
     resolved = spec.resolve({**inline, **options})
-    if resolved["allocation"] not in ALLOCATORS:
-        allocate(resolved["allocation"], [], resolved)
     for need in sorted(spec.needs_with(resolved)):
         trace.extra(need, 0)  # says what is missing before anything is scored
     asked = Budget.parse(budget)
