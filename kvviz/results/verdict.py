@@ -15,6 +15,12 @@ if TYPE_CHECKING:
 # of what stands beside them.
 _UNSPACED = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _LETTER = rf"[^\W_{_UNSPACED}]"
+_SIGN = r"(?<![\w)'])-(?=\d)"  # a hyphen behind a word or number, as in 3-5, is none
+# Nothing before a number makes it longer (12.5 is not 5), nor negative.
+_NUMBER_START = r"(?<!\d)(?<!\d[.,'-])(?<![^\w)']-)(?<!\A-)"
+# 450.00 is 450, while 58213.5 and 58213-4 are something longer.
+_NUMBER_END = r"(?:(?=\.0+(?!\d))|(?![.,'-]?\d))"
+_HYPHENS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212"), "-")
 _GROUPED = re.compile(r"\d{1,3}(?:[,']\d{3})+(?:\.\d+)?")  # 1,200 or 1'200 or 1,200.50
 
 
@@ -22,32 +28,44 @@ def contains_expected(answer: str, expected: str) -> bool:
     """Does `answer` contain `expected`? The right/wrong verdict on an answer.
 
     Case, spaces and punctuation do not count, but a match must not be part of a longer word or
-    number: 58213 is in "58,213", "58213." and "5 8 2 1 3", not in "582134", "158,213" or "58213.4".
+    number: 58213 is in "58,213", "58213." and "5 8 2 1 3", not in "582134", "158,213" or "58213.4". A sign
+    counts: 5 is not in "-5". What is written as expected is always found: 2024-05-06, 5'11, (555) 123-4567.
     """
     answer, expected = _plain(answer), _plain(expected)
     if not expected.strip():
         raise InputError("Nothing to look for: the expected answer is empty.")
-    words = re.findall(r"\d+(?:[.,']\d+)*|[^\W\d_]+", expected)
+    words = re.findall(rf"(?:{_SIGN})?\d+(?:[.,']\d+)*|[^\W\d_]+", expected)
     if not words:  # only punctuation, such as an arrow: taken literally
         return expected.strip() in answer
     pattern = ""
     for number, word in enumerate(words):
+        is_number = word[-1].isdigit()
         if number:
             # Words may touch (30days), two numbers may not: 3, 1902 is not 31902.
-            touching = word[0].isdigit() and words[number - 1][-1].isdigit()
-            pattern += r"[\W_]{1,6}" if touching else r"[\W_]{0,6}"
-        pattern += _number_pattern(word) if word[0].isdigit() else re.escape(word)
-    return re.search(rf"(?<!{_LETTER})(?:{pattern})(?!{_LETTER})", answer) is not None
+            touching = is_number and words[number - 1][-1].isdigit()
+            pattern += r"[\W_]{1,6}?" if touching else r"[\W_]{0,6}?"
+        pattern += _number_pattern(word) if is_number else re.escape(word)
+    ways = rf"{pattern}|{_as_written(expected)}"
+    return re.search(rf"(?<!{_LETTER})(?:{ways})(?!{_LETTER})", answer) is not None
+
+
+def _as_written(expected: str) -> str:
+    """A regular expression for `expected` character by character, whatever its white space."""
+    written = r"\s+".join(re.escape(part) for part in expected.split())
+    start, end = expected.strip()[0], expected.strip()[-1]
+    return (_NUMBER_START if start.isdigit() else "") + written + (_NUMBER_END if end.isdigit() else "")
 
 
 def _plain(text: str) -> str:
     """Case folded, compatibility forms unified, digits of all scripts as 0-9."""
-    text = unicodedata.normalize("NFKC", text).casefold().replace("\u2019", "'")
+    text = unicodedata.normalize("NFKC", text).casefold().translate(_HYPHENS).replace("\u2019", "'")
     return "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in text)
 
 
 def _number_pattern(number: str) -> str:
     """A regular expression for the ways a number is written, never as part of a longer number."""
+    if number.startswith("-"):
+        return rf"(?:{_SIGN}|minus ?){_number_pattern(number[1:]).removeprefix(_NUMBER_START)}"
     if _GROUPED.fullmatch(number):
         number = re.sub(r"[,']", "", number)
     whole, *rest = re.split(r"[.,']", number.removesuffix(".00"))
@@ -67,9 +85,7 @@ def _number_pattern(number: str) -> str:
             mark = re.escape(mark)
             form = rf"(?<!\d{mark}){form}" + ("" if rest else rf"(?!{mark}\d)")
         ways.append(form + tail)
-    # 450.00 is 450, while 58213.5 and 58213-4 are something longer.
-    end = r"(?:(?=\.0+(?!\d))|(?![.,'-]?\d))"
-    return rf"(?<!\d)(?<!\d[.,'-])(?:{'|'.join(ways)}){end}"
+    return rf"{_NUMBER_START}(?:{'|'.join(ways)}){_NUMBER_END}"
 
 
 def verdict(answer: str, expected: str | None) -> str:

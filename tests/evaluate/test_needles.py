@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from kvviz.errors import InputError
 from kvviz.evaluate.needles import (
@@ -220,6 +222,47 @@ def test_right(answer, expected):
 @pytest.mark.parametrize(("answer", "expected"), WRONG)
 def test_wrong(answer, expected):
     assert not contains_expected(answer, expected)
+
+
+AS_WRITTEN = (
+    "2024-05-06", "555-1234", "3-5", "2-1", "9-11", "2019-2020", "pp. 3-7", "1-800-555-0199", "(555) 123-4567",
+    "ISBN 978-3-16-148410-0", "5'11", "5'11\"", "12'5", "\u0665-\u0666", "-5", "+5", "\u22125", "1\u20132", ".5",
+    "3.", "1/2", "\u00bd", "12:30", "v1.2-3", "10-12 June 2024", "$1,200.50", "B-52", "3'-5'", "e\u0301t\u00e9-3",
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("expected", AS_WRITTEN)
+def test_what_is_written_as_expected_is_right(expected):
+    assert contains_expected(expected, expected)
+    assert contains_expected(f"The answer is {expected}.", expected)
+
+
+@settings(max_examples=400, deadline=None)
+@given(st.one_of(st.text(max_size=20), st.text("0123456789-.,'\u0665 ()/ab", max_size=14)))
+def test_any_text_with_a_letter_or_digit_is_right_as_written(expected):
+    assume(any(c.isalpha() or c.isdecimal() for c in expected))
+    assert contains_expected(f"The answer is {expected}.", expected)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [
+        ("5", "-5"), ("-5", "5"), ("It is -5 degrees.", "5"), ("It is \u22125.", "5"), ("It is 5.", "-5"),
+        ("(-5)", "5"), ("3-5", "-5"), ("13-5", "3-5"), ("3-51", "3-5"), ("2024-05-061", "2024-05-06"),
+        ("2024-05-07", "2024-05-06"), ("5'12", "5'11"), ("-1,200", "1200"),
+    ],
+)  # fmt: skip
+def test_another_sign_or_a_longer_number_is_wrong(answer, expected):
+    assert not contains_expected(answer, expected)
+
+
+@pytest.mark.parametrize(
+    ("answer", "expected"),
+    [("It fell to minus 5.", "-5"), ("It fell to \u22125.", "-5"), ("room B-5", "5"), ("2024/05/06", "2024-05-06"),
+     ("on 2024\u201105\u201106", "2024-05-06"), ("call 555 1234", "555-1234"), ("-1200 kg", "-1,200")],
+)  # fmt: skip
+def test_the_same_number_otherwise_written_is_right(answer, expected):
+    assert contains_expected(answer, expected)
 
 
 @pytest.mark.parametrize("expected", ["", "  \n"])
