@@ -18,8 +18,9 @@ from typing import Any
 import numpy as np
 
 from kvviz.engine.rescue import Search, is_minimal, joined, smallest, whittled
-from kvviz.engine.selection import select
-from kvviz.engine.trace import Trace, needs_of, prefill
+from kvviz.engine.scoring import Scored
+from kvviz.engine.selection import select_from
+from kvviz.engine.trace import needs_of, prefill
 from kvviz.engine.trials import Trials
 from kvviz.errors import Cancelled, InputError
 from kvviz.methods import parse_method
@@ -117,7 +118,7 @@ def causes_stream(
     rescue: bool = False,
     would_do: bool = False,
     options: dict[str, Any] | None = None,
-    trace: Trace | None = None,
+    scored: Scored | None = None,
     before: Causes | None = None,
     cancel: threading.Event | None = None,
 ) -> Iterator[Event]:
@@ -126,7 +127,7 @@ def causes_stream(
     by          of "head", "layer", "passage", "token", "passage-head".
     passage     what a passage is: "sentence", "line" or "paragraph" of the document.
     rescue      also search the smallest rescue;  would_do  also the smallest cache that gives the answer.
-    trace       an earlier reading of the same prompt.
+    scored      an earlier reading of the same prompt, with what was scored of it.
     before      an earlier result for the same method, budget and prompt: what it holds is not tried again.
     """
     for kind in by:
@@ -135,11 +136,11 @@ def causes_stream(
         raise InputError(f"A direction is {PUT_BACK} or {TAKEN_OUT}, not {wrong[0]!r}.")
     pieces = passages(prompt, passage)
     methods = [method, *(WOULD_DO_METHODS if would_do else ())]
-    if trace is None:
-        trace = prefill(model, prompt, needs=needs_of(methods, {method: options or {}}), cancel=cancel)
-    return _Experiment(trace, method, budget, options or {}, pieces, expected, max_new_tokens, cancel).events(
-        by, directions, rescue, would_do, before
-    )
+    if scored is None:
+        needs = needs_of(methods, {method: options or {}})
+        scored = Scored(prefill(model, prompt, needs=needs, cancel=cancel))
+    tried = _Experiment(scored, method, budget, options or {}, pieces, expected, max_new_tokens, cancel)
+    return tried.events(by, directions, rescue, would_do, before)
 
 
 def trials_needed(by: Sequence[str], directions: Sequence[str], shape, pieces: Sequence[Passage]) -> int:
@@ -150,11 +151,12 @@ def trials_needed(by: Sequence[str], directions: Sequence[str], shape, pieces: S
 class _Experiment:
     """One method's kept set on one trace, and everything that is tried with it."""
 
-    def __init__(self, trace, method, budget, options, pieces, expected, most, cancel):
-        self.trace, self.pieces, self.expected, self.most = trace, pieces, expected, most
+    def __init__(self, scored, method, budget, options, pieces, expected, most, cancel):
+        self.scored, self.trace = scored, scored.trace
+        self.pieces, self.expected, self.most = pieces, expected, most
         self.method, self.budget = method, budget
-        self.selection = select(trace, method, budget, **options)
-        self.trials = Trials(trace, self._readout(method), cancel)
+        self.selection = select_from(scored, method, budget, **options)
+        self.trials = Trials(self.trace, self._readout(method), cancel)
         self.kept = np.stack([m.cpu().numpy() for m in self.selection.mask])
         self.held = self._held()  # what the whole cache holds
         self.lost = self.held & ~self.kept
@@ -205,7 +207,7 @@ class _Experiment:
             found.stopped = True
             found.notes.append("Stopped. What was finished is shown.")
         found.trials, found.seconds = self.trials.count, time.perf_counter() - self.started
-        yield Event("done", "Done", 1, 1, 0.0, result=found, trace=self.trace)
+        yield Event("done", "Done", 1, 1, 0.0, result=found, scored=self.scored)
 
     # -- effects ------------------------------------------------------------------------------------
 
@@ -349,7 +351,7 @@ class _Experiment:
         starts = {f"{self.method}@{self.budget}": self.kept}
         for method in WOULD_DO_METHODS:
             for share in WOULD_DO_BUDGETS:
-                sel = select(self.trace, method, share)
+                sel = select_from(self.scored, method, share)
                 starts[f"{method}@{share}"] = np.stack([m.cpu().numpy() for m in sel.mask])
         if found.rescue is not None:
             places = tuple(np.array(found.rescue.entries).T)

@@ -67,6 +67,7 @@ def compare(
     evict_every: int | None = Ask.evict_every,
     selections: Sequence[Selection] = (),
     trace: Trace | None = None,
+    scored: Scored | None = None,
     limits: Settings | None = None,
     ask: Ask | None = None,
 ) -> Comparison:
@@ -76,7 +77,8 @@ def compare(
 
     events      is called with every `Event`; set `cancel` to stop: what is finished comes back.
     selections  further kept sets to decode beside the methods', such as edited ones (with `trace`).
-    trace       an earlier trace of the same tokens, so that nothing is read again.
+    trace       an earlier trace of the same tokens, so that nothing is read again; `scored` is one with
+                what was scored of it.
     limits      `kvviz.settings.Settings` of a server; without, as large as the model allows.
 
     Raises InputError with a sentence for a person before anything is read.
@@ -86,8 +88,9 @@ def compare(
                   temperature, top_p, seed, lenses, evict_every)  # fmt: skip
     result = None
     for event in compare_stream(
-        model, prompt, ask=ask, selections=selections, trace=trace, cancel=cancel, limits=limits
-    ):
+        model, prompt, ask=ask, selections=selections, trace=trace, scored=scored, cancel=cancel,
+        limits=limits,
+    ):  # fmt: skip
         result = event.result
         if events:
             events(event)

@@ -194,7 +194,7 @@ def _file_of(model, method: Method) -> str:
     """SHA-256 of the calibrated tensors a method uses, "" where it uses none."""
     if method.artefact is None:
         return ""
-    used = artefacts.load(model, method.artefact)
+    used = artefacts.load(model, method.artefact.name)
     return used.about.get("sha256") or artefacts.digest(used.tensors)
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from kvviz.engine.run import compare
-from kvviz.engine.trace import Trace
+from kvviz.engine.scoring import Scored
 from kvviz.errors import InputError
 from kvviz.identity import Budget, MethodRef
 from kvviz.methods import get_method
@@ -62,7 +62,7 @@ def ablate(
     pools: Sequence[tuple[str, int]] = POOLS,
     expected: str | None = None,
     max_new_tokens: int = 64,
-    trace: Trace | None = None,
+    scored: Scored | None = None,
     events: Callable[[Event], None] | None = None,
     cancel: threading.Event | None = None,
 ) -> pd.DataFrame:
@@ -73,7 +73,7 @@ def ablate(
     asked = settings_of(methods, windows, pools)
     result = compare(
         model, prompt, [s.name for s in asked], list(budgets), max_new_tokens, measures=("kl",),
-        expected=expected, trace=trace, events=events, cancel=cancel,
+        expected=expected, scored=scored, events=events, cancel=cancel,
     )  # fmt: skip
     table = result.to_frame().set_index(["method", "budget"])
     text = result.full.text

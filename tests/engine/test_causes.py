@@ -10,6 +10,7 @@ from tiny import make_model
 
 import kvviz
 from kvviz.engine.causes import causes, causes_stream, smallest_rescue, trials_needed, units
+from kvviz.engine.scoring import Scored
 from kvviz.engine.selection import select
 from kvviz.engine.trace import prefill
 from kvviz.engine.trials import Trials
@@ -35,7 +36,8 @@ def kept_of(trace, method="snapkv", budget=0.3):
 def test_effects_equal_the_plain_model_with_rows_hidden(family, suffix):
     model = make_model(family)
     trace = trace_of(model, 40, suffix)
-    found = causes(model, trace.prompt, "snapkv", 0.3, by=("head", "layer"), trace=trace, max_new_tokens=6)
+    ask = {"scored": Scored(trace), "max_new_tokens": 6}
+    found = causes(model, trace.prompt, "snapkv", 0.3, by=("head", "layer"), **ask)
     kept = kept_of(trace)
     held = np.zeros_like(kept)
     for layer in range(model.n_layers):
@@ -59,7 +61,7 @@ def test_effects_equal_the_plain_model_with_rows_hidden(family, suffix):
 
 
 def found_answer(model, trace):
-    return kvviz.compare(model, trace.prompt, ["snapkv"], [0.3], 6, trace=trace).full.token_ids
+    return kvviz.compare(model, trace.prompt, ["snapkv"], [0.3], 6).full.token_ids
 
 
 def test_all_put_back_is_the_whole_cache_and_all_taken_out_is_the_method():
@@ -98,7 +100,7 @@ def lossy(budget=0.1):
     model = make_model("llama")
     for seed in range(20):
         trace = trace_of(model, 30, seed=seed)
-        result = kvviz.compare(model, trace.prompt, ["streaming_llm"], [budget], 3, trace=trace)
+        result = kvviz.compare(model, trace.prompt, ["streaming_llm"], [budget], 3)
         if result.variants[0].token_ids != result.full.token_ids:
             return model, trace, result
     raise AssertionError("no case in which something is lost")
@@ -107,7 +109,7 @@ def lossy(budget=0.1):
 def test_rescue_is_minimal_necessary_and_sufficient_by_brute_force():
     model, trace, result = lossy()
     found = causes(
-        model, trace.prompt, "streaming_llm", 0.1, by=(), rescue=True, trace=trace, max_new_tokens=3
+        model, trace.prompt, "streaming_llm", 0.1, by=(), rescue=True, scored=Scored(trace), max_new_tokens=3
     ).rescue
     kept = np.stack([m.numpy() for m in result.variants[0].selection.mask])
     trials = Trials(trace)
@@ -131,9 +133,8 @@ def test_rescue_is_minimal_necessary_and_sufficient_by_brute_force():
 
 def test_would_do_gives_the_answer_and_says_who_holds_it():
     model, trace, result = lossy()
-    found = causes(
-        model, trace.prompt, "streaming_llm", 0.1, by=(), would_do=True, trace=trace, max_new_tokens=3
-    ).would_do
+    ask = {"scored": Scored(trace), "max_new_tokens": 3}
+    found = causes(model, trace.prompt, "streaming_llm", 0.1, by=(), would_do=True, **ask).would_do
     (answer,) = Trials(trace).write([found.mask], 3)
     assert answer.token_ids == result.full.token_ids
     assert found.minimal and found.entries == found.mask.sum()
@@ -144,7 +145,7 @@ def test_would_do_gives_the_answer_and_says_who_holds_it():
 def test_nothing_lost_nothing_to_rescue():
     model = make_model("llama")
     trace = trace_of(model, 30)
-    assert smallest_rescue(model, trace.prompt, "snapkv", 1.0, trace=trace, max_new_tokens=3) is None
+    assert smallest_rescue(model, trace.prompt, "snapkv", 1.0, scored=Scored(trace), max_new_tokens=3) is None
 
 
 def test_before_is_not_tried_again_and_stop_keeps_what_is_done(monkeypatch):
@@ -152,7 +153,7 @@ def test_before_is_not_tried_again_and_stop_keeps_what_is_done(monkeypatch):
 
     model = make_model("llama")
     trace = trace_of(model, 30)
-    ask = {"trace": trace, "max_new_tokens": 3}
+    ask = {"scored": Scored(trace), "max_new_tokens": 3}
     first = causes(model, trace.prompt, "knorm", 0.2, by=("head",), **ask)
     more = causes(model, trace.prompt, "knorm", 0.2, by=("head", "layer"), before=first, **ask)
     assert more.trials == len([e for e in more.put_back + more.taken_out if e.unit == "layer"]) + 4
@@ -178,9 +179,8 @@ def test_number_of_trials_is_known_beforehand():
     trace = trace_of(model, 30)
     pieces = passages(trace.prompt)
     shape = (model.n_layers, model.n_kv_heads, 30)
-    found = causes(
-        model, trace.prompt, "random", 0.2, by=("head", "passage", "token"), trace=trace, max_new_tokens=3
-    )
+    ask = {"scored": Scored(trace), "max_new_tokens": 3}
+    found = causes(model, trace.prompt, "random", 0.2, by=("head", "passage", "token"), **ask)
     assert trials_needed(("head", "passage", "token"), ("put_back", "taken_out"), shape, pieces) == len(
         found.put_back + found.taken_out
     )
@@ -208,7 +208,7 @@ def test_one_head_and_three_entries_on_the_real_model(smollm):
     prompt = kvviz.build_prompt(smollm, p.document, p.question)
     trace = prefill(smollm, prompt, ["snapkv"])
     found = causes(smollm, prompt, "snapkv", 0.1, by=("head", "passage"), expected=stored.expected,
-                   rescue=True, directions=("put_back",), trace=trace)  # fmt: skip
+                   rescue=True, directions=("put_back",), scored=Scored(trace))  # fmt: skip
     heads = sorted((e for e in found.put_back if e.unit == "head"), key=lambda e: -e.effect)
     assert found.gap == pytest.approx(10.1, abs=0.1)
     assert (heads[0].layer, heads[0].head) == (18, 2)

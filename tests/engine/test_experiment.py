@@ -27,7 +27,7 @@ def run(model):
     prompt = prompt_of(model, N)
     events = kvviz.compare_stream(model, prompt, ["snapkv:window=4", "streaming_llm"], [BUDGET], 6, seed=3)
     *_, last = events
-    return last.result, last.trace
+    return last.result, last.scored
 
 
 @pytest.fixture(scope="module", params=[0, 1], ids=["by score", "by position"])
@@ -111,8 +111,8 @@ def test_a_sliding_layer_takes_no_pin_it_cannot_see():
 
 
 def test_edits_are_decoded_and_measured_beside_their_controls(model, run):
-    c, trace = run
-    tried = try_edits(model, c, "snapkv:window=4", BUDGET, [MIDDLE], trace=trace)
+    c, scored = run
+    tried = try_edits(model, c, "snapkv:window=4", BUDGET, [MIDDLE], scored=scored)
     assert [v.label for v in tried.variants][0] == "SnapKV (window=4) + edit" and len(tried.variants) == 4
     assert len({v.key for v in tried.variants}) == 4
     assert tried.full.token_ids == c.full.token_ids
@@ -122,16 +122,16 @@ def test_edits_are_decoded_and_measured_beside_their_controls(model, run):
 
 
 def test_a_held_trace_is_not_read_again(model, run):
-    c, trace = run
-    stages = [e.stage for e in try_edits_stream(model, c, "streaming_llm", BUDGET, [MIDDLE], trace=trace)]
+    c, scored = run
+    stages = [e.stage for e in try_edits_stream(model, c, "streaming_llm", BUDGET, [MIDDLE], scored=scored)]
     assert "prefill" not in stages
     stages = [e.stage for e in try_edits_stream(model, c, "streaming_llm", BUDGET, [MIDDLE])]
     assert stages[0] == "prefill"
 
 
 def test_with_and_without_the_trace_the_answer_is_the_same(model, run):
-    c, trace = run
-    one = try_edits(model, c, "snapkv:window=4", BUDGET, [MIDDLE], trace=trace)
+    c, scored = run
+    one = try_edits(model, c, "snapkv:window=4", BUDGET, [MIDDLE], scored=scored)
     two = try_edits(model, c, "snapkv:window=4", BUDGET, [MIDDLE])
     for a, b in zip(one.variants, two.variants):
         assert a.token_ids == b.token_ids
@@ -140,14 +140,14 @@ def test_with_and_without_the_trace_the_answer_is_the_same(model, run):
 
 def test_an_evicted_entry_cannot_be_felt(model, run):
     """Keys and values of what an edit evicts may hold anything: nothing of the answer changes."""
-    import copy
+    import dataclasses
 
-    c, trace = run
+    c, scored = run
     edits = [Edit("evict", 0, 30)]
-    sound = try_edits(model, c, "streaming_llm", BUDGET, edits, same_size=False, trace=trace)
-    spoilt = copy.copy(trace)
-    spoilt.keys = [k.clone() for k in trace.keys]
-    spoilt.values = [v.clone() for v in trace.values]
+    sound = try_edits(model, c, "streaming_llm", BUDGET, edits, same_size=False, scored=scored)
+    trace = scored.trace
+    clones = {side: [rows.clone() for rows in getattr(trace, side)] for side in ("keys", "values")}
+    spoilt = dataclasses.replace(trace, **clones)
     for rows in (*spoilt.keys, *spoilt.values):
         rows[:, :30] = 50.0
     broken = try_edits(model, c, "streaming_llm", BUDGET, edits, same_size=False, trace=spoilt)
@@ -169,7 +169,7 @@ def test_an_evicted_entry_cannot_be_felt(model, run):
 )
 def test_edits_that_name_nothing_are_refused(model, run, edits):
     with pytest.raises(InputError):
-        try_edits(model, run[0], "streaming_llm", BUDGET, edits, trace=run[1])
+        try_edits(model, run[0], "streaming_llm", BUDGET, edits, scored=run[1])
 
 
 def test_only_what_was_decoded_can_be_edited(model, run):
@@ -182,8 +182,8 @@ def test_the_python_lines_repeat_the_edit(model, run):
 
     from kvviz.exports import python_lines
 
-    c, trace = run
-    tried = try_edits(model, c, "streaming_llm", BUDGET, [MIDDLE], trace=trace)
+    c, scored = run
+    tried = try_edits(model, c, "streaming_llm", BUDGET, [MIDDLE], scored=scored)
     made = {
         "method": "streaming_llm",
         "budget": BUDGET,
