@@ -15,7 +15,7 @@ from kvviz.errors import InputError
 
 def read_document(name: str, most: int) -> tuple[str, list[str]]:
     """(text, notices) of a file, or of standard input for "-"; no more than `most` bytes are read."""
-    from kvviz.engine.prompts import decode_document
+    from kvviz.engine.documents import decode_document
 
     if name == "-":
         data = sys.stdin.buffer.read(most + 1)

@@ -6,24 +6,25 @@ never becomes a control token: what merely looks like one ("<|im_end|>") is read
 
 from __future__ import annotations
 
-import re
 import threading
-import unicodedata
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from kvviz.engine.documents import box_notice, is_blank, readable
 from kvviz.errors import InputError, ModelError
 from kvviz.models.adapters import Model
-from kvviz.settings import Settings, settings
-from kvviz.types import PROTOCOLS, QUESTION_AGNOSTIC, QUESTION_AWARE, Mark, Prompt
+from kvviz.settings import Settings
+from kvviz.types import PROTOCOLS, QUESTION_AGNOSTIC, QUESTION_AWARE, Prompt
 
 _GAP = "\n\n"  # between system text (where folded in), document and question
 _USER, _SYSTEM = "kvvizUserContent4c1f", "kvvizSystemContent9a7e"  # stand-ins while rendering
-_BLANK_LETTERS = "\u115f\u1160\u2800\u3164\uffa0"  # letters by category, nothing on the screen
-_MOST_MARKS = 26
+# Far more characters a token than any text has: what has more is refused before it is cut into tokens.
+_CHARACTERS_A_TOKEN = 32
+# How a prompt that ends in an open thought is closed: generation starts with the answer.
+_OPEN_THOUGHTS = (("<think>", "\n</think>\n\n"), ("<|start|>assistant", "<|channel|>final<|message|>"))
 
 # A tokenizer keeps "treat control tokens as text" as state, so two threads must not encode at once.
 _encoding = threading.Lock()
@@ -40,7 +41,7 @@ def build_prompt(
     """The prompt that `model` reads for a question about a document.
 
     In the question-agnostic protocol `n_compressible` counts the tokens that lie wholly before the
-    document's end; they are the same whatever the question.
+    document's end; they are the same whatever the question. Line ends become \\n, whichever they are.
 
     limits  of a server; None: a prompt is as long as the model reads.
 
@@ -49,19 +50,21 @@ def build_prompt(
     """
     if protocol not in PROTOCOLS:
         raise InputError(f"There is no protocol {protocol!r}; choose {' or '.join(PROTOCOLS)}.")
-    document, unreadable = _readable(document)
-    question, more = _readable(question)
-    system, yet_more = _readable(system)
-    if _is_blank(document):
+    document, unreadable = readable(document)
+    question, more = readable(question)
+    system, yet_more = readable(system)
+    if is_blank(document):
         raise InputError("Paste or upload a document first.")
-    if _is_blank(question):
+    if is_blank(question):
         raise InputError("Ask a question about the document.")
     if not getattr(model.tokenizer, "is_fast", False):
         raise ModelError(f"The tokenizer of {model.id} does not tell where its tokens lie in a text.")
     question = question.strip()
-    system = None if _is_blank(system) else system.strip()
+    system = None if is_blank(system) else system.strip()
 
+    _check_characters(model, len(document) + len(question), limits)
     frame, notes = _frame(model.tokenizer, system)
+    notes = [*model.notes, *notes]
     laid = frame.lay(document, question)
     tokens = _encode(model.tokenizer, laid)
     n_compressible = len(tokens)
@@ -69,7 +72,7 @@ def build_prompt(
         tokens, n_compressible = _question_free_prefix(model.tokenizer, frame, document, laid, tokens)
     _check_length(model, len(tokens), limits)
     if lost := unreadable + more + yet_more:
-        notes.append(_box_notice(lost))
+        notes.append(box_notice(lost))
 
     document_span = _span(tokens, *laid.document)
     shift = laid.document_lead - laid.document[0]
@@ -93,78 +96,24 @@ def build_prompt(
     )
 
 
-def find_marks(prompt: Prompt, text: str, name: str = "M1") -> list[Mark]:
-    """Where `text` stands verbatim in the prompt's document, as token spans.
-
-    One place gives [name], several give name + "a", name + "b", ... (the first 26 places).
-    """
-    text = text.strip()
-    places: list[int] = []
-    at = prompt.document.find(text) if text else -1
-    while at >= 0:
-        places.append(at)
-        at = prompt.document.find(text, at + len(text))
-    reason = "marked because it matches the expected answer"
-    if len(places) > _MOST_MARKS:
-        reason += f" (the first {_MOST_MARKS} of {len(places):,} places)"
-    marks = []
-    for number, at in enumerate(places[:_MOST_MARKS]):
-        inside = [
-            position
-            for position, span in enumerate(prompt.offsets)
-            if span and span[0] < at + len(text) and span[1] > at
-        ]
-        if inside:  # a template may strip white space at the document's edges
-            label = name + ("abcdefghijklmnopqrstuvwxyz"[number] if len(places) > 1 else "")
-            marks.append(Mark(label, inside[0], inside[-1] + 1, text, reason))
-    return marks
+def _most(model: Model, limits: Settings | None) -> tuple[str, int]:
+    """(who reads, how many tokens at most)."""
+    if limits is not None and limits.max_tokens < model.info.max_tokens:
+        return "this installation", limits.max_tokens
+    return model.id, model.info.max_tokens
 
 
-def decode_document(data: bytes) -> tuple[str, list[str]]:
-    """(text, notices) of an uploaded file: UTF-8, UTF-16 or UTF-32 with a mark, else Windows-1252.
-
-    Raises InputError when the file is too large or is not text.
-    """
-    most = settings().max_upload_bytes
-    if len(data) > most:
-        raise InputError(f"This file has {len(data):,} bytes; at most {most:,} are read.")
-    notices: list[str] = []
-    marks = ((b"\xff\xfe\0\0", "utf-32"), (b"\0\0\xfe\xff", "utf-32"), (b"\xff\xfe", "utf-16"),
-             (b"\xfe\xff", "utf-16"), (b"", "utf-8-sig"))  # fmt: skip
-    encoding = next(name for mark, name in marks if data.startswith(mark))
-    text = data.decode(encoding, errors="replace")
-    broken = text.count("\ufffd") - data.count("\ufffd".encode()) if encoding == "utf-8-sig" else 0
-    if broken and broken > sum(ord(character) > 127 for character in text) - broken:
-        text = data.decode("cp1252", errors="replace")
-        notices.append("This file is not UTF-8; it was read as Windows-1252.")
-        broken = text.count("\ufffd")
-    controls = sum(unicodedata.category(c) == "Cc" and c not in "\t\n\r\f\v\x1b\x85" for c in text)
-    if data.startswith((b"%PDF", b"PK\x03\x04", b"{\\rtf")) or controls * 50 > len(text):
-        raise InputError("This file is not text we can read. Save it as UTF-8 .txt or .md.")
-    if broken:
-        notices.append(_box_notice(broken))
-    return text.replace("\r\n", "\n"), notices
-
-
-def _box_notice(count: int) -> str:
-    if count == 1:
-        return "1 character could not be read and is shown as a box."
-    return f"{count:,} characters could not be read and are shown as a box."
-
-
-def _readable(text: str | None) -> tuple[str, int]:
-    """`text` with lone surrogates and NUL replaced by U+FFFD, and how many there were."""
-    return re.subn("[\0\ud800-\udfff]", "\ufffd", text or "")
-
-
-def _is_blank(text: str) -> bool:
-    return all(c.isspace() or c in _BLANK_LETTERS or unicodedata.category(c) in ("Cc", "Cf") for c in text)
+def _check_characters(model: Model, count: int, limits: Settings | None) -> None:
+    reader, most = _most(model, limits)
+    if count > _CHARACTERS_A_TOKEN * most:
+        raise InputError(
+            f"This document has {count:,} characters, far more than the {most:,} tokens that {reader} reads. "
+            "Give a shorter part of it."
+        )
 
 
 def _check_length(model: Model, count: int, limits: Settings | None) -> None:
-    reader, most = model.id, model.info.max_tokens
-    if limits is not None and limits.max_tokens < most:
-        reader, most = "this installation", limits.max_tokens
+    reader, most = _most(model, limits)
     if count >= most:  # one place is needed for an answer
         remove = -(-(count + 1 - most) // 100) * 100
         raise InputError(
@@ -258,18 +207,24 @@ def _frame(tokenizer: Any, system: str | None) -> tuple[_Frame, list[str]]:
 
 
 def _renderer(tokenizer: Any, notes: list[str]) -> Callable[[list[dict[str, str]]], str]:
-    def rendered(messages: list[dict[str, str]], **options: Any) -> str:
-        return tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+    """How the template renders turns, with thinking switched off: by its own option where it has one, else
+    by closing the thought that its end opens."""
 
+    def rendered(messages: list[dict[str, str]], **options: Any) -> str:
+        text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
+        return text + next((end for open, end in _OPEN_THOUGHTS if text.rstrip().endswith(open)), "")
+
+    user = [{"role": "user", "content": _USER}]
+    options: dict[str, Any] = {}
     try:
-        user = [{"role": "user", "content": _USER}]
-        thinks = rendered(user) != rendered(user, enable_thinking=False)
-    except Exception:
-        thinks = False
-    if not thinks:
+        plain = rendered(user)
+        if plain != rendered(user, enable_thinking=False):
+            options = {"enable_thinking": False}
+        if options or any(plain.endswith(end) for _, end in _OPEN_THOUGHTS):
+            notes.append("This model can think before it answers; that is switched off.")
+    except Exception:  # the caller renders again and says that the template failed
         return rendered
-    notes.append("This model can think before it answers; that is switched off.")
-    return lambda messages: rendered(messages, enable_thinking=False)
+    return lambda messages: rendered(messages, **options)
 
 
 def _split(text: str, stand_in: str) -> tuple[str, str]:
@@ -328,13 +283,24 @@ def _plain_encode(tokenizer: Any, text: str, shift: int, split: bool) -> list[_T
 
 
 def _close_gaps(tokens: list[_Token], text: str) -> list[_Token]:
-    """Give white space that no token claims to the token after it: some tokenizers leave the space
-    that a token starts with out of its span."""
-    closed, reached = [], 0
+    """Give every character that no token claims to one: white space to the token after it (some leave the
+    space that a token starts with out of its span), others to the token before (a normaliser composed
+    them with its last character, as with a letter and its accent)."""
+    closed: list[_Token] = []
+    reached = 0
     for token in tokens:
         start = token.start
-        if reached < start and text[reached:start].isspace():
-            start = reached
+        if reached < start:
+            gap = text[reached:start]
+            own = next((i for i, character in enumerate(gap) if character.isspace()), len(gap))
+            if own and closed:
+                for at in range(len(closed) - 1, -1, -1):  # several tokens may make one character
+                    if closed[at].end != reached:
+                        break
+                    closed[at] = _Token(closed[at].id, closed[at].start, reached + own)
+                reached += own
+            if reached < start and text[reached:start].isspace():
+                start = reached
         closed.append(_Token(token.id, start, token.end))
         reached = max(reached, token.end)
     return closed

@@ -29,7 +29,6 @@ from kvviz.engine.measures import (
     token_effects,
 )
 from kvviz.engine.plan import Plan, Planned, labels, make_plan
-from kvviz.engine.prompts import find_marks
 from kvviz.engine.rolling import Rolling
 from kvviz.engine.scoring import Scored, Wanted
 from kvviz.engine.selection import Selection, label_of, select_from
@@ -39,6 +38,7 @@ from kvviz.methods import artefacts
 from kvviz.models import Model
 from kvviz.results.comparison import Comparison, Point, Variant
 from kvviz.results.kept import KeptSet
+from kvviz.results.marks import find_marks
 from kvviz.settings import Settings, settings
 from kvviz.types import Event, Prompt
 

@@ -1,4 +1,4 @@
-"""Who still holds a span of tokens: the needle, a chosen passage."""
+"""Spans of tokens: where the expected answer stands, and who still holds such a span."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvviz.results.comparison import Comparison
-from kvviz.types import Mark
+from kvviz.results.verdict import spans_of
+from kvviz.types import Mark, Prompt
+
+_MOST_MARKS = 26
 
 
 @dataclass(frozen=True)
@@ -63,3 +66,27 @@ def group_holders(c: Comparison, method: str, k: float | int, marks: list[Mark])
     places = np.any([h.places for h in each], axis=0)
     share = np.max([h.share for h in each], axis=0)
     return Holders(int(places.sum()), places.size, places, share)
+
+
+def find_marks(prompt: Prompt, text: str, name: str = "M1") -> list[Mark]:
+    """Where `text` stands in the prompt's document, as token spans: verbatim, or if it does so nowhere, as
+    the verdict on an answer reads it (case, spaces, compatibility forms).
+
+    One place gives [name], several give name + "a", name + "b", ... (the first 26 places).
+    """
+    text = text.strip()
+    places = spans_of(prompt.document, text)
+    reason = "marked because it matches the expected answer"
+    if len(places) > _MOST_MARKS:
+        reason += f" (the first {_MOST_MARKS} of {len(places):,} places)"
+    marks = []
+    for number, (first, last) in enumerate(places[:_MOST_MARKS]):
+        inside = [
+            position
+            for position, span in enumerate(prompt.offsets)
+            if span and span[0] < last and span[1] > first
+        ]
+        if inside:  # a template may strip white space at the document's edges
+            label = name + ("abcdefghijklmnopqrstuvwxyz"[number] if len(places) > 1 else "")
+            marks.append(Mark(label, inside[0], inside[-1] + 1, prompt.document[first:last], reason))
+    return marks

@@ -21,6 +21,12 @@ _NUMBER_START = r"(?<!\d)(?<!\d[.,'-])(?<![^\w)']-)(?<!\A-)"
 # 450.00 is 450, while 58213.5 and 58213-4 are something longer.
 _NUMBER_END = r"(?:(?=\.0+(?!\d))|(?![.,'-]?\d))"
 _HYPHENS = dict.fromkeys(map(ord, "\u2010\u2011\u2012\u2013\u2212"), "-")
+# A character with what composes with it: combining marks (as listed by the blocks of marks) and Hangul jamo.
+_PIECE = re.compile(
+    r".[\u0300-\u036f\u0591-\u05c7\u064b-\u065f\u0900-\u0903\u093a-\u094d\u09be-\u09cd\u0dca-\u0ddf"
+    r"\u1160-\u11ff\u1ab0-\u1aff\u1dc0-\u1dff\u20d0-\u20ff\u3099\u309a\ufe20-\ufe2f]*",
+    re.S,
+)
 _GROUPED = re.compile(r"\d{1,3}(?:[,']\d{3})+(?:\.\d+)?")  # 1,200 or 1'200 or 1,200.50
 
 
@@ -31,12 +37,38 @@ def contains_expected(answer: str, expected: str) -> bool:
     number: 58213 is in "58,213", "58213." and "5 8 2 1 3", not in "582134", "158,213" or "58213.4". A sign
     counts: 5 is not in "-5". What is written as expected is always found: 2024-05-06, 5'11, (555) 123-4567.
     """
-    answer, expected = _plain(answer), _plain(expected)
+    return _pattern(expected).search(_plain(answer)) is not None
+
+
+def spans_of(text: str, expected: str) -> list[tuple[int, int]]:
+    """(start, end) of every place in `text` where `expected` stands verbatim; if nowhere, of every place that
+    `contains_expected` would take for it."""
+    expected = expected.strip()
+    if not expected:
+        return []
+    verbatim = [found.span() for found in re.finditer(re.escape(expected), text)]
+    if verbatim:
+        return verbatim
+    # A letter and the marks that compose with it are one piece, so that forms can be unified piece by piece.
+    pieces = [found.span() for found in _PIECE.finditer(text)]
+    owners: list[int] = []  # of each plain character, its piece
+    parts = []
+    for number, (start, end) in enumerate(pieces):
+        part = _plain(text[start:end])
+        parts.append(part)
+        owners += [number] * len(part)
+    plain = "".join(parts)
+    found = (match.span() for match in _pattern(expected).finditer(plain) if match.group())
+    return [(pieces[owners[start]][0], pieces[owners[end - 1]][1]) for start, end in found]
+
+
+def _pattern(expected: str) -> re.Pattern[str]:
+    expected = _plain(expected)
     if not expected.strip():
         raise InputError("Nothing to look for: the expected answer is empty.")
     words = re.findall(rf"(?:{_SIGN})?\d+(?:[.,']\d+)*|[^\W\d_]+", expected)
     if not words:  # only punctuation, such as an arrow: taken literally
-        return expected.strip() in answer
+        return re.compile(re.escape(expected.strip()))
     pattern = ""
     for number, word in enumerate(words):
         is_number = word[-1].isdigit()
@@ -46,7 +78,7 @@ def contains_expected(answer: str, expected: str) -> bool:
             pattern += r"[\W_]{1,6}?" if touching else r"[\W_]{0,6}?"
         pattern += _number_pattern(word) if is_number else re.escape(word)
     ways = rf"{pattern}|{_as_written(expected)}"
-    return re.search(rf"(?<!{_LETTER})(?:{ways})(?!{_LETTER})", answer) is not None
+    return re.compile(rf"(?<!{_LETTER})(?:{ways})(?!{_LETTER})")
 
 
 def _as_written(expected: str) -> str:
@@ -95,6 +127,16 @@ def verdict(answer: str, expected: str | None) -> str:
     return "right" if contains_expected(answer, expected) else "wrong"
 
 
+def answer_part(text: str) -> str | None:
+    """What follows a model's thoughts in `text`; None where it was cut off while thinking."""
+    *_, answer = text.split("</think>")
+    return None if answer.lstrip().startswith("<think>") else answer
+
+
 def judge(v: Variant | None, expected: str | None) -> str:
-    """The verdict on an answer; "" also for one that was cut off when the run was stopped, or is missing."""
-    return "" if v is None or v.finished == "cancelled" else verdict(v.text, expected)
+    """The verdict on an answer, thoughts left out; "" also for one that was cut off when the run was stopped
+    or while the model was thinking, or is missing."""
+    if v is None or v.finished == "cancelled":
+        return ""
+    answer = answer_part(v.text)
+    return "" if answer is None else verdict(answer, expected)

@@ -158,7 +158,7 @@ class Desk:
             return gr.skip(), told(state="idle")
         limit = self.limits.max_upload_bytes
         try:
-            from kvviz.engine.prompts import decode_document
+            from kvviz.engine.documents import decode_document
 
             if Path(path).stat().st_size > limit:
                 megabytes = f"{limit / 1e6:.1f} MB"

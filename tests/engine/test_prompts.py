@@ -1,13 +1,17 @@
 """Prompts: token ids, spans and offsets; nothing a visitor writes becomes a control token."""
 
+import dataclasses
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny import NO_SYSTEM, make_model, make_tokenizer
-from tokenizers import AddedToken
+from tokenizers import AddedToken, normalizers
 
-from kvviz.engine.prompts import build_prompt, decode_document, find_marks
+from kvviz.engine.documents import decode_document
+from kvviz.engine.prompts import build_prompt
 from kvviz.errors import InputError, ModelError
+from kvviz.results.marks import find_marks
 from kvviz.settings import settings as limits_now
 
 ODD = "café 你好 سلام 🎉\n\ttab"
@@ -45,7 +49,7 @@ def assert_spans_fit(prompt):
 
 
 @pytest.mark.parametrize("system", [None, "Answer briefly."])
-@pytest.mark.parametrize("document", [ODD, "One line.", "a\r\n\r\nb   \n", "end\n"])
+@pytest.mark.parametrize("document", [ODD, "One line.", "a\n\nb   \n", "end\n"])
 def test_ids_equal_the_chat_template(document, system):
     prompt = build_prompt(CHAT, document, "What is it?", system)
     assert prompt.input_ids.tolist() == template_ids(CHAT, document, "What is it?", system)
@@ -280,6 +284,60 @@ def test_a_mark_covers_all_tokens_of_a_character():
     assert mark.end - mark.start == sum(
         span is not None and span[0] <= ODD.index("🎉") < span[1] for span in prompt.offsets
     )
+
+
+@pytest.mark.parametrize(("document", "expected", "marked"), [
+    ("Le cafe\u0301 noir.", "caf\u00e9", "cafe\u0301"),
+    ("Now \u1106\u1161\u1109\u1175 it.", "\ub9c8\uc2dc", "\u1106\u1161\u1109\u1175"),
+    ("It is 12\u202f345 now.", "12345", "12\u202f345"), ("In Paris then.", "paris", "Paris"),
+    ("On 2024\u201305\u201306.", "2024-05-06", "2024\u201305\u201306"),
+])  # fmt: skip
+def test_a_mark_is_found_where_the_verdict_would_be_right(document, expected, marked):
+    prompt = build_prompt(CHAT, document, "What?")
+    (mark,) = find_marks(prompt, expected)
+    assert mark.text == marked
+    assert marked in joined(prompt, (mark.start, mark.end))
+
+
+@pytest.mark.parametrize("normaliser", [normalizers.NFC(), normalizers.NFKC()])
+def test_a_token_owns_all_characters_it_was_made_of(normaliser):
+    tokenizer = make_tokenizer()
+    tokenizer.backend_tokenizer.normalizer = normaliser
+    document = "Un cafe\u0301, \u1106\u1161\u1109\u1175\u11af it."
+    prompt = build_prompt(make_model(tokenizer=tokenizer), document, "Which?")
+    owned = {at for span in prompt.offsets if span for at in range(*span)}
+    assert owned == set(range(len(document)))
+    assert_spans_fit(prompt)
+
+
+@pytest.mark.parametrize("protocol", ["question-aware", AGNOSTIC])
+def test_line_ends_of_all_systems_are_one_text(protocol):
+    ways = ["one\r\ntwo\rthree 58213", "one\ntwo\nthree 58213"]
+    first, second = (build_prompt(CHAT, way, "Code?\r\nSay.", protocol=protocol) for way in ways)
+    assert first.input_ids.tolist() == second.input_ids.tolist()
+    assert first.document == second.document == decode_document(ways[0].encode())[0]
+
+
+@pytest.mark.parametrize(("end", "closed"), [
+    ("<think>\n", "<think>\n\n</think>\n\n"),
+    ("<|start|>assistant", "<|start|>assistant<|channel|>final<|message|>"),
+])  # fmt: skip
+def test_a_thought_that_the_template_opens_is_closed(end, closed):
+    template = "{{ messages[0]['content'] }}{{ '" + end.replace("\n", "\\n") + "' }}"
+    prompt = build_prompt(make_model(tokenizer=make_tokenizer(template)), "Text.", "Why?")
+    assert "".join(prompt.tokens).endswith("Why?" + closed)
+    assert "think" in prompt.notes[0]
+
+
+def test_far_too_many_characters_are_refused_before_they_are_tokens(monkeypatch):
+    monkeypatch.setattr("kvviz.engine.prompts._encode", None)
+    with pytest.raises(InputError, match="1,000,000 characters, far more than the 4,096 tokens"):
+        build_prompt(CHAT, "a" * 999_995, "What?")
+
+
+def test_notes_of_the_model_are_the_prompts():
+    noted = dataclasses.replace(CHAT, notes=("The cached weights were damaged.",))
+    assert build_prompt(noted, "Text.", "Why?").notes[0] == "The cached weights were damaged."
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16", "utf-32"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import assume, given, settings
@@ -18,7 +19,7 @@ from kvviz.evaluate.needles import (
     needle_cases,
     needle_text,
 )
-from kvviz.results.verdict import contains_expected
+from kvviz.results.verdict import contains_expected, judge
 
 
 class WordTokenizer:
@@ -225,9 +226,10 @@ def test_wrong(answer, expected):
 
 
 AS_WRITTEN = (
-    "2024-05-06", "555-1234", "3-5", "2-1", "9-11", "2019-2020", "pp. 3-7", "1-800-555-0199", "(555) 123-4567",
-    "ISBN 978-3-16-148410-0", "5'11", "5'11\"", "12'5", "\u0665-\u0666", "-5", "+5", "\u22125", "1\u20132", ".5",
-    "3.", "1/2", "\u00bd", "12:30", "v1.2-3", "10-12 June 2024", "$1,200.50", "B-52", "3'-5'", "e\u0301t\u00e9-3",
+    "2024-05-06", "555-1234", "3-5", "2-1", "9-11", "2019-2020", "pp. 3-7", "1-800-555-0199",
+    "(555) 123-4567", "ISBN 978-3-16-148410-0", "5'11", "5'11\"", "12'5", "\u0665-\u0666", "-5", "+5",
+    "\u22125", "1\u20132", ".5", "3.", "1/2", "\u00bd", "12:30", "v1.2-3", "10-12 June 2024", "$1,200.50",
+    "B-52", "3'-5'", "e\u0301t\u00e9-3",
 )  # fmt: skip
 
 
@@ -258,11 +260,27 @@ def test_another_sign_or_a_longer_number_is_wrong(answer, expected):
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
-    [("It fell to minus 5.", "-5"), ("It fell to \u22125.", "-5"), ("room B-5", "5"), ("2024/05/06", "2024-05-06"),
-     ("on 2024\u201105\u201106", "2024-05-06"), ("call 555 1234", "555-1234"), ("-1200 kg", "-1,200")],
+    [
+        ("It fell to minus 5.", "-5"), ("It fell to \u22125.", "-5"), ("room B-5", "5"),
+        ("2024/05/06", "2024-05-06"), ("on 2024\u201105\u201106", "2024-05-06"),
+        ("call 555 1234", "555-1234"), ("-1200 kg", "-1,200"),
+    ],
 )  # fmt: skip
 def test_the_same_number_otherwise_written_is_right(answer, expected):
     assert contains_expected(answer, expected)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("Maybe 58213. No.</think> The code is 99999.", "wrong"),
+        ("<think>Maybe 99999.</think>The code is 58213.", "right"),
+        ("<think>The number 58213 is mentioned. Let me", ""),  # cut off while thinking
+        ("The code is 58213.", "right"),
+    ],
+)
+def test_thoughts_are_no_answer(text, said):
+    assert judge(SimpleNamespace(text=text, finished="length"), "58213") == said
 
 
 @pytest.mark.parametrize("expected", ["", "  \n"])
