@@ -1,20 +1,12 @@
 """The measurements of docs/learned.md, on a tiny model with calibrated files made for the purpose."""
 
-import importlib.util
-import sys
-from pathlib import Path
-
+import make_learned as measure
 import pytest
 import torch
 from tiny import make_model
 
 from kvviz.methods import list_methods
 from kvviz.methods.artefacts import Artefact, lend, spec_of
-
-SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "make_learned.py"
-spec = importlib.util.spec_from_file_location("make_learned", SCRIPT)
-measure = sys.modules["make_learned"] = importlib.util.module_from_spec(spec)  # its dataclass looks itself up
-spec.loader.exec_module(measure)
 
 NAMES = ("compresskv", "indexmem", "duoattention", "qfilters")
 
