@@ -27,7 +27,11 @@ export function cutWords(step, layer, value) {
 export function buildSteps() {
   const words = h('p', {class: 'kv-guide', id: 'kv-dropped'});
   const list = (panel, layer, cut) => {
-    const tokens = panel.reply.dropped?.[cut]?.[layer] || [], read = tokens.filter(t => t < S.meta.n);
+    if (!panel.reply.dropped.length) {
+      put(words, 'This run holds counts only: which tokens were dropped was not recorded.');
+      return;
+    }
+    const tokens = panel.reply.dropped[cut][layer], read = tokens.filter(t => t < S.meta.n);
     const written = tokens.length - read.length, step = panel.plot.spec.layout.meta.steps[cut];
     crossOut(read, `Crossed out: what layer ${layer} dropped after ${step} generated tokens.`);
     put(words, tokens.length ? `Dropped by layer ${layer} then: ` : '', read.slice(0, MOST_WORDS).map(t =>

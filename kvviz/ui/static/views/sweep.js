@@ -5,8 +5,10 @@ import {Panel} from '../lib/panel.js';
 import {LOOK, S, choose, stepIndex, touch} from '../lib/state.js';
 
 export function buildSweep() {
-  const pick = chooser('Measure', [['kl', 'Mean KL']], LOOK.measure, v => { LOOK.measure = v; touch(['measure']); },
-    {id: 'kv-measure'});
+  const pick = chooser('Measure', [['kl', 'Mean KL']], LOOK.measure, v => {
+    LOOK.measure = v;
+    touch(['measure']);
+  }, {id: 'kv-measure'});
   const words = p => typeof p.customdata === 'string' ? p.customdata : p.y;
   const panel = new Panel({id: 'sweep', title: 'Loss against budget, this document', view: 'sweep',
     tab: 'sweep', height: 460,
