@@ -13,6 +13,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
+from kvviz.ui.memory import give_back
+
 
 def weight(trace: Any) -> int:
     """Bytes that a trace keeps alive: caches, queries, what observers took, scores already made."""
@@ -55,10 +57,14 @@ class Traces:
         key, size = _key(trace.prompt), weight(trace)
         with self._lock:
             self._held.pop(key, None)
+            before = len(self._held)
             if size <= self.most_bytes:
                 self._held[key] = trace, size
             while sum(held for _, held in self._held.values()) > self.most_bytes:
                 self._held.popitem(last=False)
+            gone = len(self._held) <= before
+        if gone:
+            give_back()
 
     def forget(self, model: Any) -> None:
         """Let go of the traces of a model that leaves memory."""
@@ -66,6 +72,7 @@ class Traces:
             for key, (trace, _) in list(self._held.items()):
                 if trace.model is model:
                     del self._held[key]
+        give_back()
 
     def __len__(self) -> int:
         return len(self._held)
