@@ -29,7 +29,7 @@ def edited(
     earlier = list(c.settings.get("edits") or [])
     number = 1 + len(earlier)
     name, label = f"{before.method}+edit{number}", f"{before.label} + edit {number}"
-    selection = dataclasses.replace(tried[0].selection, method=name, label=label)
+    selection = dataclasses.replace(tried[0].packed, method=name, label=label)
     answer = dataclasses.replace(tried[0], method=name, label=label, selection=selection)
     made = {"method": before.method, "budget": before.budget, "same_size": same_size,
             "edits": [dataclasses.asdict(edit) for edit in edits], "name": name}  # fmt: skip

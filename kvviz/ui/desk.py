@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import itertools
 import json
 import threading
@@ -43,7 +42,7 @@ class Desk:
     def __init__(self, engine: PageEngine, store: RunStore, limits: Settings):
         self.engine, self.store, self.limits = engine, store, limits
         self.line, self.visitors = Line(limits.queue_size), Visitors()
-        self.estimates = Estimates(limits)
+        self.estimates = Estimates(limits, store)
         self._calibrating, self._stop_calibration = threading.Lock(), threading.Event()
 
     def run(self, request: gr.Request, *values: Any) -> Iterator[str]:
@@ -153,7 +152,8 @@ class Desk:
 
     def broken(self) -> str:
         """What the page is told when a handler itself broke, or a field was refused before it."""
-        return failed("This was not started: a field holds something that cannot be used, or the server is busy.")
+        message = "This was not started: a field holds something that cannot be used, or the server is busy."
+        return failed(message)
 
     def estimate(self, *sized: Any) -> str:
         """About how long Run will take, from the fields that decide it."""

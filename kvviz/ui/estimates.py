@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 from kvviz.errors import KvvizError
@@ -10,18 +11,19 @@ from kvviz.results.comparison import Comparison
 from kvviz.results.times import Times
 from kvviz.settings import Settings
 from kvviz.ui import asks
+from kvviz.ui.runs import RunStore, stored_runs
 
 
 class Estimates:
     """Scaled from the last run of the same model here, else of another by the models' sizes."""
 
-    def __init__(self, limits: Settings):
-        self.limits = limits
+    def __init__(self, limits: Settings, store: RunStore):
+        self.limits, self.store = limits, store
         self._known: dict[str, Times] = {}
 
-    def learn(self, model: str, c: Comparison, again: bool = True) -> None:
-        """Take a run's times; without `again` only where nothing is known of its model."""
-        if c.variants and c.seconds.get("prefill") and (again or model not in self._known):
+    def learn(self, model: str, c: Comparison) -> None:
+        """Take a run's times."""
+        if c.variants and c.seconds.get("prefill"):
             self._known[model] = Times.of(c)
 
     def seconds(
@@ -46,6 +48,14 @@ class Estimates:
         steps = int(new_tokens) if isinstance(new_tokens, int | float) and new_tokens >= 1 else 1
         return ratio * times.expected(len(text), len(named), answers, steps)
 
+    def _learn_stored(self) -> None:
+        """A fresh server goes by its stored example."""
+        example = next(iter(stored_runs()), None)
+        if not self._known and example is not None:
+            with contextlib.suppress(KvvizError):  # a broken file is named when a visitor opens it
+                c = self.store.get(example).comparison
+                self.learn(c.model.id, c)
+
     def _times(self, model: str) -> tuple[Times, float] | None:
         """(times to scale, how many times larger this model is)."""
         if model in self._known:
@@ -53,6 +63,7 @@ class Estimates:
         wanted = offer(model)
         if wanted is None:
             return None
+        self._learn_stored()
         for row in CATALOG:  # the smallest known one: stored runs are of it
             if row.id in self._known:
                 return self._known[row.id], wanted.weights / row.weights

@@ -1,4 +1,4 @@
-"""What every request passes before Gradio sees it, and every answer after: hosts, sizes, headers, a cookie."""
+"""What every request passes before Gradio sees it, and every answer: hosts, sizes, headers, a cookie."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def _cookies(header: str) -> SimpleCookie:
 
 
 def _cookie(scheme: str) -> bytes:
-    """A new visitor's cookie. In the Hub's frame a browser keeps only a partitioned one, and only by https."""
+    """A new visitor's cookie. In the Hub's frame a browser keeps only a partitioned one, by https."""
     where = "Secure; SameSite=None; Partitioned" if scheme == "https" else "SameSite=Lax"
     return f"{COOKIE}={secrets.token_urlsafe(16)}; Path=/; HttpOnly; {where}".encode()
 

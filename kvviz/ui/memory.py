@@ -1,4 +1,4 @@
-"""How many bytes a value keeps alive, how many the machine has left, and giving freed ones back."""
+"""How much memory the machine has, how much is left, and giving freed memory back."""
 
 from __future__ import annotations
 
@@ -6,27 +6,6 @@ import contextlib
 import ctypes
 import ctypes.util
 from pathlib import Path
-from typing import Any
-
-
-def held(*values: Any) -> int:
-    """Bytes of all arrays and tensors below `values`, each storage once."""
-    seen: dict[int, int] = {}
-    todo = list(values)
-    while todo:
-        item = todo.pop()
-        if hasattr(item, "untyped_storage"):
-            storage = item.untyped_storage()
-            seen[storage.data_ptr()] = storage.nbytes()
-        elif hasattr(item, "__array_interface__"):
-            seen[item.__array_interface__["data"][0]] = item.nbytes
-        elif isinstance(item, dict):
-            todo += item.values()
-        elif isinstance(item, list | tuple) and not (item and isinstance(item[0], str | int)):
-            todo += item
-        elif hasattr(item, "__dataclass_fields__"):
-            todo += [getattr(item, name) for name in item.__dataclass_fields__]
-    return sum(seen.values())
 
 
 def total() -> int | None:

@@ -6,6 +6,7 @@ runs. When a visitor leaves, the run stays for a while: a reload finds it again.
 
 from __future__ import annotations
 
+import dataclasses
 import secrets
 import threading
 import time
@@ -14,10 +15,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kvviz.engine.ask import Ask
 from kvviz.errors import InputError
+from kvviz.identity import MethodRef
 from kvviz.resources import asset
-from kvviz.results.comparison import Comparison, load_comparison
-from kvviz.ui.memory import held
+from kvviz.results.archive import load_comparison
+from kvviz.results.comparison import Comparison
+from kvviz.ui import asks
 
 STORED = asset("runs")
 GONE = "This run is no longer kept here. Open its saved file to see it again."
@@ -36,9 +40,27 @@ class Run:
     origin: str
     title: str
     owner: str = ""
-    ask: Any = None
+    ask: asks.Request | None = None
     left_at: float | None = None
     memo: dict[Any, Any] = field(default_factory=dict)
+
+    def recipe(self) -> asks.Request:
+        """What is asked for to make this run, with all it holds by now; InputError where a file is odd."""
+        c = self.comparison
+        if self.ask is not None:
+            made = self.ask
+        else:
+            made = asks.Request(
+                **vars(dataclasses.replace(Ask.of_settings(c.settings), expected=c.expected)),
+                document=c.prompt.document, question=c.prompt.question, system=c.prompt.system,
+                protocol=c.prompt.protocol, model=c.model.id, dtype=c.model.dtype,
+            )  # fmt: skip
+        return made.of([m for m in c.methods if self.asked_for(m)], c.budgets, lenses=True)
+
+    @staticmethod
+    def asked_for(method: str) -> bool:
+        """Whether a method ran by itself: its kept set was not changed by hand."""
+        return not MethodRef.parse(method).made
 
 
 class RunStore:
@@ -51,7 +73,8 @@ class RunStore:
         self._lock = threading.Lock()
         self._reading = threading.Lock()  # one file at a time: what it unpacks to takes memory
 
-    def add(self, comparison: Comparison, origin: str, title: str, owner: str = "", ask: Any = None) -> Run:
+    def add(self, comparison: Comparison, origin: str, title: str, owner: str = "",
+            ask: asks.Request | None = None) -> Run:
         """Keep a run under a fresh id and let go of what no longer fits."""
         run = Run(secrets.token_urlsafe(12), comparison, origin, title, owner, ask)
         self._keep(run)
@@ -61,7 +84,7 @@ class RunStore:
         """Keep a run that was saved as a file; InputError where it is none, or too large to keep."""
         with self._reading:
             comparison = load_comparison(path)
-            size = held(comparison)
+            size = comparison.nbytes
             if size > self.max_bytes:
                 raise InputError(
                     f"This run takes {size / 1e9:.1f} GB; up to {self.max_bytes / 1e9:.1f} GB are kept here. "
@@ -69,11 +92,18 @@ class RunStore:
                 )
             return self.add(comparison, "file", _title(comparison, "Opened file"), owner)
 
-    def change(self, run: Run, comparison: Comparison, ask: Any) -> None:
-        """Put more answers into a run that is kept here."""
-        run.comparison, run.ask = comparison, ask
+    def extend(self, run: Run, more: Comparison, visitor: str) -> Run:
+        """The run with more in it; a copy for whoever is not its owner: a link must not change a run."""
+        added = dataclasses.replace(run, comparison=more)
+        ask = added.recipe()
+        more = dataclasses.replace(more, settings={**more.settings, "ask": ask.plain.to_dict()})
+        if not visitor or run.owner != visitor:
+            title = run.title if run.origin == "stored" else "Shared run"
+            return self.add(more, "own", f"{title}, continued", visitor, ask)
+        run.comparison, run.ask = more, ask if run.origin == "own" else None
         run.memo.clear()
         self._keep(run)
+        return run
 
     def get(self, run_id: Any) -> Run:
         """The run with this id; InputError when it is not (or no longer) here."""
@@ -96,6 +126,7 @@ class RunStore:
             for run in self._runs.values():
                 if owner and run.owner == owner:
                     run.left_at = time.monotonic()
+        self._drop_left()
         timer = threading.Timer(max(0.0, self.keep_left_s) + 1, self._drop_left)
         timer.daemon = True
         timer.start()
@@ -121,7 +152,7 @@ class RunStore:
         return run
 
     def _keep(self, run: Run) -> None:
-        size = held(run.comparison)
+        size = run.comparison.nbytes
         with self._lock:
             self._runs[run.id], self._bytes[run.id] = run, size
             self._runs.move_to_end(run.id)

@@ -26,6 +26,11 @@ def session(request: Any) -> str:
     return getattr(request, "session_hash", None) or ""
 
 
+def address(request: Any) -> str:
+    """Where a call of the endpoint comes from: one client may open as many sessions as it likes."""
+    return request.client.host if request is not None and request.client else ""
+
+
 class Visitors:
     """Open pages by visitor, and the work that is going on for each page."""
 

@@ -70,7 +70,7 @@ def stream(work: Work, cancel: threading.Event) -> Iterator[dict[str, Any]]:
         cancel.set()
 
 
-_NO_MEMORY = "There is not enough memory for this. Fewer budgets, a shorter document or a smaller model may fit."
+_NO_MEMORY = "There is not enough memory for this. Fewer budgets, a shorter text or a smaller model may fit."
 
 
 def status(stage: str, message: str, fraction: float | None = None, **more: Any) -> dict[str, Any]:
