@@ -69,7 +69,8 @@ class Desk:
             if data.get("method"):
                 more = ask.of(methods=[str(data["method"])])
             else:  # the views have their stops already; the page says a share
-                more = ask.of(budgets=[data.get("budget")], lenses=False)
+                share = data.get("budget")  # a browser writes 1.0 as 1
+                more = ask.of(budgets=[float(share) if type(share) is int else share], lenses=False)
             more = asks.check(more, self.limits)
         except KvvizError as error:
             yield failed(error)

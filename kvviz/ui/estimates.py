@@ -6,7 +6,6 @@ import contextlib
 from typing import Any
 
 from kvviz.errors import KvvizError
-from kvviz.models.catalog import CATALOG, offer
 from kvviz.results.comparison import Comparison
 from kvviz.results.times import Times
 from kvviz.settings import Settings
@@ -30,6 +29,8 @@ class Estimates:
         self, document: Any, methods: Any, variants: Any, budgets: Any, model: Any, new_tokens: Any
     ) -> float | None:
         """Seconds that Run will take; None where that is not known, or the fields will be refused."""
+        from kvviz.models.catalog import offer
+
         model = str(model or "").strip()
         found = self._times(model)
         text, named = str(document or ""), [*(methods or []), *(variants or [])]
@@ -58,6 +59,8 @@ class Estimates:
 
     def _times(self, model: str) -> tuple[Times, float] | None:
         """(times to scale, how many times larger this model is)."""
+        from kvviz.models.catalog import CATALOG, offer
+
         if model in self._known:
             return self._known[model], 1.0
         wanted = offer(model)
