@@ -171,14 +171,20 @@ def launch(host: str | None = None, port: int | None = None, **options: Any) -> 
     options |= {k: v for k, v in (("server_name", host), ("server_port", port)) if v is not None}
     options = {**launch_options(), **options}
     check_place(options["server_name"], options["server_port"])
-    local = options["server_name"] in LOCAL and not (settings().public or options.get("share"))
-    uploads, largest = Path(gr.utils.get_upload_folder()), options["max_file_size"]
-    guard = Middleware(Guard, limits=settings(), local=local, uploads=uploads, largest_file=largest)
-    options["app_kwargs"] = {**options["app_kwargs"], "middleware": [guard]}
+    options = guarded(options)
     limits = settings()
     store = RunStore(limits.runs, limits.runs_bytes)
     warm(store)
     return build_app(store=store).launch(**options)
+
+
+def guarded(options: dict[str, Any]) -> dict[str, Any]:
+    """Launch options with the guard in front of every request."""
+    limits = settings()
+    local = options["server_name"] in LOCAL and not (limits.public or options.get("share"))
+    uploads, largest = Path(gr.utils.get_upload_folder()), options["max_file_size"]
+    guard = Middleware(Guard, limits=limits, local=local, uploads=uploads, largest_file=largest)
+    return {**options, "app_kwargs": {**options["app_kwargs"], "middleware": [guard]}}
 
 
 def check_place(host: str, port: int) -> None:
