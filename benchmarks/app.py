@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import statistics
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
 
 from kvviz.figures import FIGURES
+from kvviz.ui.export_views import Exports
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from synthetic import synthetic_comparison  # noqa: E402
@@ -67,20 +67,19 @@ def _at(n: int, repeats: int) -> list[dict[str, Any]]:
     store = RunStore(max_bytes=1 << 40)
     run = store.add(_made_up(n), "own", f"{n} tokens")
     rows = []
-    with tempfile.TemporaryDirectory() as folder:
-        for control, views in CONTROLS.items():
-            times, views_s, largest = [], dict.fromkeys(views, 0.0), 0
-            for turn in range(repeats):
-                total = 0.0
-                for name in views:
-                    seconds, size = _ask(store, Path(folder), run, name, turn, n)
-                    views_s[name] = max(views_s[name], seconds)
-                    largest = max(largest, size)
-                    total += seconds
-                times.append(total)
-            rows.append({"control": control, "median_s": statistics.median(times), "worst_s": max(times),
-                         "largest_bytes": largest, "slowest": max(views_s, key=views_s.get),
-                         "views": views_s})  # fmt: skip
+    for control, views in CONTROLS.items():
+        times, views_s, largest = [], dict.fromkeys(views, 0.0), 0
+        for turn in range(repeats):
+            total = 0.0
+            for name in views:
+                seconds, size = _ask(store, run, name, turn, n)
+                views_s[name] = max(views_s[name], seconds)
+                largest = max(largest, size)
+                total += seconds
+            times.append(total)
+        rows.append({"control": control, "median_s": statistics.median(times), "worst_s": max(times),
+                     "largest_bytes": largest, "slowest": max(views_s, key=views_s.get),
+                     "views": views_s})  # fmt: skip
     return rows
 
 
@@ -89,7 +88,7 @@ def _made_up(n: int):
     return synthetic_comparison(n, 30, 9, 3, ("snapkv", "dropkv"), (0.2, 0.1), d=64)
 
 
-def _ask(store, folder: Path, run, name: str, turn: int, n: int) -> tuple[float, int]:
+def _ask(store, run, name: str, turn: int, n: int) -> tuple[float, int]:
     """(seconds, bytes) of one view's reply; each turn has another budget and token: nothing is remembered."""
     from kvviz.ui.views import answer
 
@@ -107,7 +106,7 @@ def _ask(store, folder: Path, run, name: str, turn: int, n: int) -> tuple[float,
     budget = (0.1, 0.15, 0.05, 0.3, 0.02)[turn % 5]
     sel = {"a": "snapkv", "b": "dropkv", "budget": budget, "tok": [token, token + 1]}
     started = time.perf_counter()
-    reply = answer(store, folder, {"view": view, "run": run.id, "sel": sel, "args": args})
+    reply = answer(store, Exports(), {"view": view, "run": run.id, "sel": sel, "args": args})
     size = len(json.dumps(reply))
     seconds = time.perf_counter() - started
     if "error" in reply:

@@ -34,6 +34,10 @@ def _flag(text: str) -> bool:
     return words[text.strip().lower()]
 
 
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
 def _folder(text: str) -> Path:
     return Path(text).expanduser()
 
@@ -121,6 +125,37 @@ ROWS: tuple[Row, ...] = (
         "Memory for traces and full-cache runs kept for the next question.",
         _bytes,
         0,
+        512 * 2**20,
+    ),
+    Row(
+        "runs",
+        24,
+        "a whole number of at least 1",
+        "Finished runs the page keeps, stored examples among them.",
+        _whole,
+        1,
+    ),
+    Row(
+        "runs_bytes",
+        2 * 2**30,
+        "a size such as 2G",
+        "Memory for finished runs.",
+        _bytes,
+        2**20,
+    ),
+    Row(
+        "models",
+        (),
+        "names from the catalogue, separated by commas",
+        "Models the page offers. Default: the catalogue, on a public server what fits its memory.",
+        _names,
+    ),
+    Row(
+        "hosts",
+        (),
+        "host names, separated by commas",
+        "Names under which a private server on this machine may be reached besides localhost.",
+        _names,
     ),
     Row(
         "prefill_chunk",
@@ -169,6 +204,10 @@ class Settings:
     max_variants: int
     wave_bytes: int
     reuse_bytes: int
+    runs: int
+    runs_bytes: int
+    models: tuple[str, ...]
+    hosts: tuple[str, ...]
     prefill_chunk: int
     threads: int
     mcp: bool

@@ -24,6 +24,15 @@ class Offer:
     needs: str
     gated: bool = False
 
+    @property
+    def weights(self) -> float:
+        """How many weights it has, about."""
+        return float(self.parameters[:-1]) * {"M": 1e6, "B": 1e9}[self.parameters[-1]]
+
+    def memory(self, dtype: str) -> int:
+        """Bytes its weights take once loaded; "auto" may be float32, which takes most."""
+        return int(self.weights * (2 if dtype in ("bfloat16", "float16") else 4))
+
 
 CATALOG: tuple[Offer, ...] = (
     Offer(

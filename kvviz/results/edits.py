@@ -5,6 +5,7 @@ Edits are `kvviz.engine.experiment.Edit`; answers are the edit's variant, then t
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,21 @@ def report(c: Comparison, before: Variant, tried: Sequence[Variant], edits: Sequ
     names = ["After the edit", *(f"Random control {number}" for number in range(len(tried) - 1))]
     rows = [_row(c, "Before", before), *(_row(c, n, v) for n, v in zip(names, tried))]
     return {"rows": rows, "sentence": sentence(c, before, tried, edits)}
+
+
+def edited(
+    c: Comparison, before: Variant, tried: Sequence[Variant], edits: Sequence[Any], same_size: bool
+) -> Comparison:
+    """The run with the edited answer (tried[0]) beside the others, what was edited, and what came of it."""
+    earlier = list(c.settings.get("edits") or [])
+    number = 1 + len(earlier)
+    name, label = f"{before.method}+edit{number}", f"{before.label} + edit {number}"
+    selection = dataclasses.replace(tried[0].packed, method=name, label=label)
+    answer = dataclasses.replace(tried[0], method=name, label=label, selection=selection)
+    made = {"method": before.method, "budget": before.budget, "same_size": same_size,
+            "edits": [dataclasses.asdict(edit) for edit in edits], "name": name}  # fmt: skip
+    settings = {**c.settings, "experiment": report(c, before, tried, edits), "edits": [*earlier, made]}
+    return dataclasses.replace(c, variants=[*c.variants, answer], settings=settings)
 
 
 def _row(c: Comparison, name: str, v: Variant) -> dict[str, Any]:

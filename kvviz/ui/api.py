@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
+
+import gradio as gr
 
 from kvviz.engine.ask import Ask
 from kvviz.errors import KvvizError
-from kvviz.settings import Settings
 from kvviz.ui import asks, worker
-from kvviz.ui.line import Line
+from kvviz.ui.desk import Desk
+from kvviz.ui.turns import in_turn
+from kvviz.ui.visitors import address, session
 
 
-def compare_endpoint(engine: Any, limits: Settings, line: Line) -> Callable[..., dict]:
+def compare_endpoint(desk: Desk) -> Callable[..., Iterator[dict]]:
     """`/compare`: run methods on a document and give the answers and the whole comparison."""
 
     def compare(
@@ -27,7 +30,8 @@ def compare_endpoint(engine: Any, limits: Settings, line: Line) -> Callable[...,
         protocol: str = asks.Request.protocol,
         max_new_tokens: int = Ask.max_new_tokens,
         seed: int = Ask.seed,
-    ) -> dict:
+        request: gr.Request | None = None,
+    ) -> Iterator[dict]:
         """Compare cache eviction methods on one document and question.
 
         Args:
@@ -48,16 +52,25 @@ def compare_endpoint(engine: Any, limits: Settings, line: Line) -> Callable[...,
         """
         try:
             ask = asks.request(
-                limits, document=document, question=question, methods=methods, budgets=budgets,
+                desk.limits, document=document, question=question, methods=methods, budgets=budgets,
                 expected=expected, model=model, protocol=protocol, max_new_tokens=max_new_tokens, seed=seed,
             )  # fmt: skip
-            with line.turn():
-                *_, last = worker.stream(engine, ask, threading.Event())
-        except KvvizError as error:  # of the fields, or the line is full
-            return {"error": str(error)}
-        if last.get("result") is None:
-            return {"error": last["message"]}
-        saved = json.loads(last["result"].to_json())
-        return {"answers": saved["table"], "comparison": saved}
+        except KvvizError as error:
+            yield {"error": str(error)}
+            return
+
+        def work(cancel: threading.Event, progress: worker.Progress) -> Iterator[Any]:
+            return desk.engine.stream(ask, cancel, progress)
+
+        # What is yielded on the way says that work goes on, and lets it end when the client is gone.
+        with desk.visitors.working(session(request)) as cancel:
+            for status in in_turn(desk.line, address(request), work, cancel):
+                if status["state"] == "running":
+                    yield {"status": status["message"] or status["title"]}
+        if status.get("result") is None:
+            yield {"error": status["message"]}
+            return
+        saved = json.loads(status["result"].to_json())
+        yield {"answers": saved["table"], "comparison": saved}
 
     return compare

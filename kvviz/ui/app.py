@@ -8,13 +8,13 @@ import importlib.util
 import json
 import os
 import socket
-import tempfile
 from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before gradio: it reads it once
 
 import gradio as gr
+from starlette.middleware import Middleware
 
 from kvviz.errors import InputError, KvvizError
 from kvviz.settings import settings
@@ -22,8 +22,11 @@ from kvviz.ui import assets, fields
 from kvviz.ui.api import compare_endpoint
 from kvviz.ui.desk import Desk
 from kvviz.ui.engine import Engine
+from kvviz.ui.export_views import Exports
+from kvviz.ui.guard import LOCAL, Guard
 from kvviz.ui.runs import RunStore, stored_runs
 from kvviz.ui.views import answer, boot
+from kvviz.ui.visitors import visitor
 
 VIEW = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
 # Announces each new status of a run to the page; its text never becomes markup.
@@ -35,14 +38,15 @@ watch('value', () => document.dispatchEvent(new CustomEvent('kv:status', {detail
 def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
     """The page as Gradio Blocks. `engine` and `store` can be replaced in tests."""
     engine = Engine() if engine is None else engine
-    store = RunStore() if store is None else store
-    files = Path(tempfile.mkdtemp(prefix="kvviz-exports-"))
-    gr.set_static_paths([str(files)])
-    desk = Desk(engine, store, settings())
+    limits = settings()
+    store = RunStore(limits.runs, limits.runs_bytes) if store is None else store
+    exports = Exports()
+    gr.set_static_paths([str(exports.folder)])
+    desk = Desk(engine, store, limits)
 
-    def ask(body: dict) -> dict:
+    def ask(body: dict, request: gr.Request) -> dict:
         """One view's data, for the page's own scripts."""
-        return answer(store, files, body)
+        return answer(store, exports, body, visitor(request))
 
     with gr.Blocks(title="kvviz", delete_cache=(3600, 3600)) as demo:
         gr.HTML(html_template='<div id="kv-head" class="kv"></div>', apply_default_css=False,
@@ -63,25 +67,26 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
         running = form.run.click(
             desk.run, [*form.inputs], [bus], trigger_mode="once", **VIEW
         )  # the desk keeps its own line: it can say how long it is
-        running.failure(desk.failed, None, [bus], **VIEW)
+        running.failure(desk.broken, None, [bus], **VIEW)
         running.then(desk.methods_of, [form.model, form.dtype], [bus], **VIEW)
         form.model.change(desk.methods_of, [form.model, form.dtype], [bus], **VIEW)
         form.stop.click(desk.stop, None, None, queue=False, api_visibility="private")
         more = page.decode_more(desk.decode_more, None, [bus], trigger_mode="once", **VIEW)
-        more.failure(desk.failed, None, [bus], **VIEW)
+        more.failure(desk.broken, None, [bus], **VIEW)
         tried = page.try_again(desk.try_again, None, [bus], trigger_mode="once", **VIEW)
-        tried.failure(desk.failed, None, [bus], **VIEW)
+        tried.failure(desk.broken, None, [bus], **VIEW)
         page.calibrate(desk.calibrate, None, [bus], trigger_mode="once", **VIEW)
         page.stop_calibration(desk.stop_calibration, None, None, queue=False, api_visibility="private")
         page.stop_run(desk.stop, None, None, queue=False, api_visibility="private")
         form.saved.upload(desk.open_saved, [form.saved], [bus], **VIEW)
         form.upload.upload(desk.read_document, [form.upload], [form.document, bus], **VIEW)
         fields.wire_examples(form, VIEW)
-        for changed in (form.document.blur, form.methods.change, form.budgets.change):
+        for changed in (form.document.blur, *(field.change for field in form.sized[1:])):
             changed(desk.estimate, form.sized, [bus], trigger_mode="always_last", **VIEW)
         _keep_fields(demo, form)
+        demo.load(desk.arrive, None, None, **VIEW)
         demo.unload(desk.leave)
-        gr.api(compare_endpoint(engine, desk.limits, desk.line), api_name="compare", concurrency_limit=None)
+        gr.api(compare_endpoint(desk), api_name="compare", concurrency_limit=None)
     demo.queue(max_size=None, default_concurrency_limit=None)
     return demo
 
@@ -166,9 +171,20 @@ def launch(host: str | None = None, port: int | None = None, **options: Any) -> 
     options |= {k: v for k, v in (("server_name", host), ("server_port", port)) if v is not None}
     options = {**launch_options(), **options}
     check_place(options["server_name"], options["server_port"])
-    store = RunStore()
+    options = guarded(options)
+    limits = settings()
+    store = RunStore(limits.runs, limits.runs_bytes)
     warm(store)
     return build_app(store=store).launch(**options)
+
+
+def guarded(options: dict[str, Any]) -> dict[str, Any]:
+    """Launch options with the guard in front of every request."""
+    limits = settings()
+    local = options["server_name"] in LOCAL and not (limits.public or options.get("share"))
+    uploads, largest = Path(gr.utils.get_upload_folder()), options["max_file_size"]
+    guard = Middleware(Guard, limits=limits, local=local, uploads=uploads, largest_file=largest)
+    return {**options, "app_kwargs": {**options["app_kwargs"], "middleware": [guard]}}
 
 
 def check_place(host: str, port: int) -> None:

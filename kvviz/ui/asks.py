@@ -121,12 +121,30 @@ def request(limits: Settings | None = None, **given: Any) -> Request:
         raise InputError("Ask a question about the document.")
     if "budgets" in given:
         given["budgets"] = [b.value for b in parse_budgets(given["budgets"])]
+    if limits is not None:
+        texts = ("document", "question", "system", "expected")
+        check_text(limits, **{name: given[name] for name in texts if isinstance(given.get(name), str)})
     given["system"] = given.get("system", "").strip() or None
     given["model"] = given.get("model", "").strip() or Request.model
     for name, known in (("protocol", PROTOCOLS), ("dtype", DTYPES)):
         if given.get(name, known[0]) not in known:
             raise InputError(f"There is no {name} {shown(given[name])}. Choose from: {', '.join(known)}.")
     return check(Request(**given), limits)
+
+
+MOST_WORDS = 10_000  # characters of a question, a system message, an expected answer
+
+
+def check_text(limits: Settings, **texts: str) -> None:
+    """InputError for a text that is too long to be looked at: even counting its tokens would take long."""
+    for name, text in texts.items():
+        most = min(limits.max_upload_bytes, 16 * limits.max_tokens) if name == "document" else MOST_WORDS
+        if len(text) > most:
+            what = {"document": "document", "system": "system message", "expected": "expected answer"}
+            raise InputError(
+                f"The {what.get(name, name)} has {len(text):,} characters; up to {most:,} are read here. "
+                "Shorten it."
+            )
 
 
 def check(ask: Request, limits: Settings | None) -> Request:

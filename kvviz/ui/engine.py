@@ -6,11 +6,13 @@ import dataclasses
 import os
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol
 
-from kvviz.errors import Cancelled
+from kvviz.errors import Cancelled, InputError
+from kvviz.results.comparison import Comparison
 from kvviz.settings import settings
 from kvviz.ui.asks import Request
+from kvviz.ui.models import Models
 from kvviz.ui.traces import Traces
 
 
@@ -28,21 +30,25 @@ def on_gpu(fn: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
     return spaces.GPU(duration=90)(fn)
 
 
+Progress = Callable[[str, float | None], None]
 _MODELS: dict[tuple[str, str], Any] = {}  # of the process: a lent GPU works in a fork that sees them
 
 
 @on_gpu
 def _compare(
-    key: tuple[str, str], ask: Request, cancel: Any, traces: Traces | None
+    key: tuple[str, str], ask: Request, cancel: Any, traces: Traces | None, into: Comparison | None
 ) -> Iterator[Any]:
     import kvviz
     from kvviz.engine.trace import needs_of
 
     model = _MODELS[key]
-    prompt = kvviz.build_prompt(
-        model, document=ask.document, question=ask.question, system=ask.system,
-        protocol=ask.protocol, limits=settings(),
-    )  # fmt: skip
+    if into is None:
+        prompt = kvviz.build_prompt(
+            model, document=ask.document, question=ask.question, system=ask.system,
+            protocol=ask.protocol, limits=settings(),
+        )  # fmt: skip
+    else:  # the very tokens: a template may hold today's date
+        prompt = _same(model, into)
     held = traces.find(model, prompt, needs_of(ask.methods, ask.options)) if traces is not None else None
     events = kvviz.compare_stream(
         model, prompt, ask=ask.plain, cancel=cancel, scored=held, limits=settings()
@@ -60,11 +66,31 @@ def _try(
 
     model = _MODELS[key]
     needs = needs_of([variant.method])
-    held = traces.find(model, comparison.prompt, needs) if traces is not None else None
+    prompt = _same(model, comparison)
+    held = traces.find(model, prompt, needs) if traces is not None else None
     events = try_edits_stream(
         model, comparison, variant.method, variant.budget, edits, same_size, scored=held, cancel=cancel
     )
     yield from _kept(events, traces)
+
+
+def _same(model: Any, c: Comparison) -> Any:
+    """The prompt of a run that is added to; InputError where this model is not the one that ran it."""
+    made = c.settings.get("weights")
+    shape = (model.info.n_layers, model.info.n_kv_heads, model.info.n_query_heads, model.info.head_dim)
+    ids = c.prompt.input_ids
+    if (
+        shape != (c.model.n_layers, c.model.n_kv_heads, c.model.n_query_heads, c.model.head_dim)
+        or (made is not None and made != model.weights_hash)
+        or not 0 <= int(ids.min()) <= int(ids.max()) < model.hf.get_input_embeddings().num_embeddings
+    ):
+        raise InputError(
+            f"This run was made with another {c.model.id} than the one here. Run the document again to add "
+            "to it."
+        )
+    import torch
+
+    return dataclasses.replace(c.prompt, input_ids=torch.as_tensor(ids))
 
 
 def _kept(events: Iterator[Any], traces: Traces | None) -> Iterator[Any]:
@@ -77,14 +103,36 @@ def _kept(events: Iterator[Any], traces: Traces | None) -> Iterator[Any]:
         yield event
 
 
+class PageEngine(Protocol):
+    """What the page asks of an engine. Events are `kvviz.types.Event`."""
+
+    def methods(self) -> list[Any]: ...
+
+    def allocations(self) -> dict[str, str]: ...
+
+    def unavailable(self, model_id: str, dtype: str) -> dict[str, str]: ...
+
+    def calibrate(
+        self, model: str, dtype: str, name: str, cancel: threading.Event, progress: Progress
+    ) -> None: ...
+
+    def stream(
+        self, ask: Request, cancel: threading.Event, progress: Progress, into: Comparison | None = None
+    ) -> Iterator[Any]: ...
+
+    def experiment(
+        self, ask: Request, comparison: Comparison, variant: Any, edits: list[Any], same_size: bool,
+        cancel: threading.Event, progress: Progress,
+    ) -> Iterator[Any]: ...  # fmt: skip
+
+
 class Engine:
-    """The real engine, imported when it is first needed: the page opens without torch."""
+    """The real engine."""
 
     def __init__(self, keep: int = 1):
-        self._models = _MODELS
-        self._keep, self._lock = keep, threading.Lock()
         # A lent GPU works in a process that is gone afterwards, and its traces with it.
         self.traces = None if lent() else Traces(settings().reuse_bytes)
+        self.models = Models(_MODELS, keep, self.traces.forget if self.traces else lambda model: None)
 
     def methods(self) -> list[Any]:
         """Specs of the methods on offer."""
@@ -98,66 +146,38 @@ class Engine:
 
         return {name: allocator.label for name, allocator in ALLOCATORS.items()}
 
-    def loaded(self, model_id: str, dtype: str) -> bool:
-        """Whether this model is in memory, ready for Run."""
-        return (model_id, dtype) in self._models
-
-    def model(self, ask: Request, progress: Callable[[str, float | None], None]) -> Any:
-        """The loaded model, fetched and converted first where it has to be."""
-        import kvviz
-
-        key = (ask.model, ask.dtype)
-        with self._lock:
-            if key not in self._models:
-                while len(self._models) >= self._keep:
-                    gone = self._models.pop(next(iter(self._models)))
-                    if self.traces is not None:
-                        self.traces.forget(gone)
-                self._models[key] = kvviz.load_model(
-                    ask.model, dtype=ask.dtype, progress=progress
-                )
-            return self._models[key]
-
     def unavailable(self, model_id: str, dtype: str) -> dict[str, str]:
         """{method: why it cannot run on this model}; empty until the model has been loaded."""
-        model = self._models.get((model_id, dtype))
+        model = self.models.loaded.get((model_id, dtype))
         if model is None:
             return {}
         reasons = {spec.id: spec.available(model) for spec in self.methods()}
         return {method: reason for method, reason in reasons.items() if reason}
 
     def calibrate(
-        self, ask: Request, name: str, cancel: threading.Event,
-        progress: Callable[[str, float | None], None],
-    ) -> Iterator[Any]:  # fmt: skip
-        """Make the calibrated file `name` for a model; the last event carries a sentence."""
+        self, model: str, dtype: str, name: str, cancel: threading.Event, progress: Progress
+    ) -> None:
+        """Make the calibrated file `name` for a model."""
         from kvviz.calibrate import calibrate
-        from kvviz.types import Event
 
-        calibrate(name, self.model(ask, progress), progress=progress, cancel=cancel)
-        yield Event("done", "Done", 1, 1, 0.0, result="Calibrated. It can be chosen now.")
+        calibrate(name, self.models.get((model, dtype), cancel, progress), progress=progress, cancel=cancel)
 
     def stream(
-        self,
-        ask: Request,
-        cancel: threading.Event,
-        progress: Callable[[str, float | None], None],
+        self, ask: Request, cancel: threading.Event, progress: Progress, into: Comparison | None = None
     ) -> Iterator[Any]:
-        """Events of one comparison; the last one carries the result."""
-        self.model(ask, progress)
+        """Events of one comparison; the last one carries the result. `into` is a run of the same prompt."""
+        key = (ask.model, ask.dtype)
+        self.models.get(key, cancel, progress)
         if cancel.is_set():
             raise Cancelled("Stopped.")
-        yield from _compare(
-            (ask.model, ask.dtype), ask, None if lent() else cancel, self.traces
-        )
+        yield from _compare(key, ask, None if lent() else cancel, self.traces, into)
 
     def experiment(
-        self, ask: Request, comparison: Any, variant: Any, edits: list[Any], same_size: bool,
-        cancel: threading.Event, progress: Callable[[str, float | None], None],
+        self, ask: Request, comparison: Comparison, variant: Any, edits: list[Any], same_size: bool,
+        cancel: threading.Event, progress: Progress,
     ) -> Iterator[Any]:  # fmt: skip
         """Decode an edited cache and its random controls; the last event carries their comparison."""
-        self.model(ask, progress)
+        key = (ask.model, ask.dtype)
+        self.models.get(key, cancel, progress)
         stop = None if lent() else cancel
-        yield from _try(
-            (ask.model, ask.dtype), comparison, variant, edits, same_size, stop, self.traces
-        )
+        yield from _try(key, comparison, variant, edits, same_size, stop, self.traces)

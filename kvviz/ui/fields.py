@@ -92,7 +92,8 @@ def build(engine: Any) -> Form:
             )  # fmt: skip
     inputs = [document, question, expected, protocol, methods, budgets, variants, *more]
     return Form(inputs, document, question, expected, protocol, upload, saved, run, stop, shown,
-                methods, budgets, [document, methods, budgets, more[2]], *more[:2])  # fmt: skip
+                methods, budgets, [document, methods, variants, budgets, more[0], more[2]],
+                *more[:2])  # fmt: skip
 
 
 def _methods(engine: Any) -> gr.CheckboxGroup:

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from dataclasses import dataclass
 
-from kvviz.errors import Cancelled, KvvizError
+from kvviz.errors import Cancelled, InputError
 
 _LOOK_S = 0.5  # how often someone who waits is told
+EACH = 2  # places that one session, or one address at the endpoint, may hold
+
+
+@dataclass(frozen=True, eq=False)
+class Ticket:
+    """A place in the line. `who` holds it: a session of the page or an address."""
+
+    who: str
 
 
 class Line:
@@ -16,26 +24,28 @@ class Line:
 
     def __init__(self, most: int):
         self.most = most
-        self._waiting: list[object] = []  # the first one has the model
+        self._waiting: list[Ticket] = []  # the first one has the model
         self._moved = threading.Condition()
 
-    def enter(self) -> object:
-        """Take a place at the end; KvvizError where the line is full."""
-        ticket = object()
+    def enter(self, who: str) -> Ticket:
+        """Take a place at the end; InputError where the line is full or `who` holds enough of it."""
+        ticket = Ticket(who)
         with self._moved:
+            if sum(other.who == who for other in self._waiting) >= EACH:
+                raise InputError(f"You have {EACH} runs here already. Wait until one has ended, or stop it.")
             if len(self._waiting) > self.most:
-                raise KvvizError("Too many runs are waiting. Try again in a few minutes.")
+                raise InputError("Too many runs are waiting. Try again in a few minutes.")
             self._waiting.append(ticket)
         return ticket
 
-    def leave(self, ticket: object) -> None:
+    def leave(self, ticket: Ticket) -> None:
         """Give the place up, whether it was one's turn or not."""
         with self._moved:
             if ticket in self._waiting:
                 self._waiting.remove(ticket)
                 self._moved.notify_all()
 
-    def wait(self, ticket: object, cancel: threading.Event) -> Iterator[int]:
+    def wait(self, ticket: Ticket, cancel: threading.Event) -> Iterator[int]:
         """Yields how many are before this one, until it is its turn; Cancelled when `cancel` is set."""
         before = self._before(ticket)
         while before:
@@ -46,18 +56,7 @@ class Line:
                 raise Cancelled("Stopped.")
             before = self._before(ticket)
 
-    @contextmanager
-    def turn(self) -> Iterator[None]:
-        """Wait without a word, then hold the place."""
-        ticket = self.enter()
-        try:
-            for _ in self.wait(ticket, threading.Event()):
-                pass
-            yield
-        finally:
-            self.leave(ticket)
-
-    def _before(self, ticket: object) -> int:
+    def _before(self, ticket: Ticket) -> int:
         with self._moved:
             return self._waiting.index(ticket)
 

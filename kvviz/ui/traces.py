@@ -13,6 +13,8 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
+from kvviz.ui.memory import give_back
+
 
 class Traces:
     """The last traces that fit in `most_bytes`, least recently used out first."""
@@ -40,10 +42,14 @@ class Traces:
         key, size = _key(scored.trace.prompt), scored.bytes
         with self._lock:
             self._held.pop(key, None)
+            before = len(self._held)
             if size <= self.most_bytes:
                 self._held[key] = scored, size
             while sum(held for _, held in self._held.values()) > self.most_bytes:
                 self._held.popitem(last=False)
+            gone = len(self._held) <= before
+        if gone:
+            give_back()
 
     def forget(self, model: Any) -> None:
         """Let go of the traces of a model that leaves memory."""
@@ -51,6 +57,7 @@ class Traces:
             for key, (scored, _) in list(self._held.items()):
                 if scored.trace.model is model:
                     del self._held[key]
+        give_back()
 
     def __len__(self) -> int:
         return len(self._held)

@@ -19,6 +19,7 @@ from kvviz.errors import KvvizError
 from kvviz.results.comparison import Comparison
 from kvviz.results.words import labels
 from kvviz.ui import chosen as selection
+from kvviz.ui.export_views import Exports
 from kvviz.ui.runs import Run, RunStore, stored_runs
 
 View = Callable[[Run, selection.Chosen, dict[str, Any]], dict[str, Any]]
@@ -35,12 +36,13 @@ def view(name: str) -> Callable[[View], View]:
     return keep
 
 
-def answer(store: RunStore, files: Path, body: Any) -> dict[str, Any]:
-    """Answer one request {view, run, sel, args}; nothing in it is trusted."""
-    from kvviz.ui import export_views, figure_views, tour_views  # noqa: F401  (they register)
+def answer(store: RunStore, exports: Exports, body: Any, visitor: str = "") -> dict[str, Any]:
+    """Answer one request {view, run, sel, args} of a visitor; nothing in it is trusted."""
+    from kvviz.ui import figure_views, tour_views  # noqa: F401  (they register)
 
     body = body if isinstance(body, dict) else {}
-    fn = VIEWS.get(str(body.get("view")))
+    name = str(body.get("view"))
+    fn = exports.view if name == "export" else VIEWS.get(name)
     if fn is None:
         return {"error": "There is no such view."}
     try:
@@ -48,7 +50,9 @@ def answer(store: RunStore, files: Path, body: Any) -> dict[str, Any]:
         args = body.get("args") if isinstance(body.get("args"), dict) else {}
         chosen = selection.checked(body.get("sel"), run.comparison)
         run = dataclasses.replace(run, comparison=selection.marked(run.comparison, chosen.marks))
-        return fn(run, chosen, {**args, "files": files})
+        if run.origin == "own" and run.owner != visitor:
+            run = dataclasses.replace(run, origin="shared", title="Shared run")
+        return fn(run, chosen, args)
     except KvvizError as error:
         return {"error": str(error)}
     except Exception:  # a fault of ours: the log has it, the visitor keeps the rest of the page

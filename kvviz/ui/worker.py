@@ -1,7 +1,7 @@
-"""Runs the engine for the page: one stream of small status dicts a browser can show.
+"""Runs work in a thread of its own and tells of it in small status dicts that a browser can show.
 
-The engine lives in a worker thread, so that loading a model reports its progress too and Stop is
-heard at once. Errors of a user end as one sentence in the last status; nothing else is lost.
+Loading a model reports its progress too, and Stop is heard at once. Errors of a user end as one sentence
+in the last status; nothing else is lost.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from kvviz.errors import Cancelled, KvvizError
-from kvviz.ui.asks import Request
+from kvviz.results.comparison import Comparison
+from kvviz.types import Event
 
 STAGES = {
     "load": "Getting the model ready",
@@ -24,68 +25,56 @@ STAGES = {
     "measure": "Measuring",
 }
 _NUMBERS = list(STAGES)
+STOPPED = {"state": "stopped", "message": "Stopped. No answer was finished yet."}
+
+Progress = Callable[[str, float | None], None]
+Work = Callable[[threading.Event, Progress], Iterator[Event]]
 
 
-def stream(
-    engine: Any,
-    ask: Request,
-    cancel: threading.Event,
-    events_of: Callable[..., Iterator[Any]] | None = None,
-) -> Iterator[dict[str, Any]]:
-    """Status dicts of one run; the last has state "done", "stopped" or "failed".
+def stream(work: Work, cancel: threading.Event) -> Iterator[dict[str, Any]]:
+    """Status dicts of work(cancel, progress); the last has state "done", "stopped" or "failed".
 
-    events_of(cancel, progress) replaces the comparison of `ask`. Closing the generator stops the
+    A comparison that the work came to is in the last status as "result". Closing the generator stops the
     work.
     """
-    events: queue.Queue[Any] = queue.Queue()
-    start = events_of or (lambda *with_: engine.stream(ask, *with_))
+    statuses: queue.Queue[dict[str, Any]] = queue.Queue()
 
     def progress(message: str, fraction: float | None = None) -> None:
-        events.put(_status("load", str(message), fraction))
+        statuses.put(status("load", str(message), fraction))
 
-    def work() -> None:
-        result = None
+    def run() -> None:
         try:
-            for event in start(cancel, progress):
-                if getattr(event, "result", None) is not None:
-                    result = event.result
-                events.put(_of_event(event))
-            events.put(_ending(result, cancel))
+            statuses.put(_all(work(cancel, progress), statuses.put, cancel))
         except Cancelled:
-            events.put(_ending(result, cancel))
+            statuses.put(STOPPED)
         except KvvizError as error:
-            events.put({"state": "failed", "message": str(error)})
-        except MemoryError:
-            events.put({"state": "failed", "message": _no_memory(ask)})
+            statuses.put({"state": "failed", "message": str(error)})
         except Exception as error:  # a fault of ours: the log has it, the visitor gets a sentence
             traceback.print_exc()
-            full = "out of memory" in str(error).lower()
-            text = _no_memory(ask) if full else "The run failed inside kvviz; the log says where."
-            events.put({"state": "failed", "message": text})
+            full = isinstance(error, MemoryError) or "out of memory" in str(error).lower()
+            text = _NO_MEMORY if full else "The run failed inside kvviz; the log says where."
+            statuses.put({"state": "failed", "message": text})
 
-    thread = threading.Thread(
-        target=contextvars.copy_context().run, args=(work,), daemon=True, name="kvviz-run"
-    )  # the context says whose run it is
-    thread.start()
+    threading.Thread(
+        target=contextvars.copy_context().run, args=(run,), daemon=True, name="kvviz-run"
+    ).start()  # the context says whose run it is
     try:
         while True:
-            status = events.get()
-            while status["state"] == "running" and not events.empty():
-                status = _merged(status, events.get())  # a slow browser gets the newest state
-            yield status
-            if status["state"] != "running":
+            newest = statuses.get()
+            while newest["state"] == "running" and not statuses.empty():
+                newest = _merged(newest, statuses.get())  # a slow browser gets the newest state
+            yield newest
+            if newest["state"] != "running":
                 return
     finally:
         cancel.set()
 
 
-def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
-    if new.get("answers") is None and old.get("answers") is not None:
-        return {**new, "answers": old["answers"]}
-    return new
+_NO_MEMORY = "There is not enough memory for this. Fewer budgets, a shorter text or a smaller model may fit."
 
 
-def _status(stage: str, message: str, fraction: float | None, **more: Any) -> dict[str, Any]:
+def status(stage: str, message: str, fraction: float | None = None, **more: Any) -> dict[str, Any]:
+    """What the page shows while something goes on."""
     number = _NUMBERS.index(stage) + 1 if stage in STAGES else len(STAGES)
     return {
         "state": "running",
@@ -99,36 +88,34 @@ def _status(stage: str, message: str, fraction: float | None, **more: Any) -> di
     }
 
 
-def _of_event(event: Any) -> dict[str, Any]:
-    total = int(event.total or 0)
-    return _status(
-        event.stage,
-        event.message,
-        min(1.0, event.done / total) if total else None,
-        seconds_left=event.seconds_left,
-        answers=None if event.answers is None else dict(event.answers),
-    )
+def _all(events: Iterator[Event], tell: Callable[[dict], None], cancel: threading.Event) -> dict[str, Any]:
+    """Tells of every event; the last status."""
+    result = None
+    for event in events:
+        result = event.result if event.result is not None else result
+        total = int(event.total or 0)
+        fraction = min(1.0, event.done / total) if total else None
+        answers = None if event.answers is None else dict(event.answers)
+        more = {"seconds_left": event.seconds_left, "answers": answers}
+        tell(status(event.stage, event.message, fraction, **more))
+    if not cancel.is_set():
+        return {"state": "done", "message": "", "result": result}
+    return _stopped(result) if result is not None else STOPPED
 
 
-def _ending(result: Any, cancel: threading.Event) -> dict[str, Any]:
-    if result is None:
-        return {"state": "stopped", "message": "Stopped. No answer was finished yet."}
-    if isinstance(result, str):
-        return {"state": "done", "message": result}
-    stopped = cancel.is_set()
+def _stopped(result: Comparison) -> dict[str, Any]:
+    """A stopped run counts where at least one answer beside the full cache's was finished."""
     answers = [result.full, *result.variants]
     finished = sum(v.finished not in ("", "cancelled") for v in answers)
-    text = f"Stopped. {finished} of {len(answers)} answers are finished and shown."
-    return {
-        "state": "stopped" if stopped else "done",
-        "message": text if stopped else "",
-        "result": result,
-    }
+    if not any(v.finished not in ("", "cancelled") for v in result.variants):
+        return STOPPED
+    rest = len(answers) - finished
+    text = f"Stopped. {finished} of {len(answers)} answers are finished"
+    text += f"; {'one is' if rest == 1 else f'{rest} are'} cut off." if rest else "."
+    return {"state": "stopped", "message": text, "result": result}
 
 
-def _no_memory(ask: Request) -> str:
-    variants = len(ask.methods) * len(ask.budgets)
-    return (
-        f"Not enough memory for {variants} variants. Fewer budgets or a shorter document will "
-        "fit; your last result is kept."
-    )
+def _merged(old: dict[str, Any], new: dict[str, Any]) -> dict[str, Any]:
+    if new.get("answers") is None and old.get("answers") is not None:
+        return {**new, "answers": old["answers"]}
+    return new

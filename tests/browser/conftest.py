@@ -60,8 +60,8 @@ def serve():
     def start(engine, folder):
         runs.STORED = folder
         demo = app.build_app(engine=engine)
-        options = app.launch_options() | {"server_name": "127.0.0.1", "server_port": None}
-        _, url, _ = demo.launch(prevent_thread_lock=True, quiet=True, **options)
+        options = {**app.launch_options(), "server_name": "127.0.0.1", "server_port": None}
+        _, url, _ = demo.launch(prevent_thread_lock=True, quiet=True, **app.guarded(options))
         return url, demo.close
 
     return start

@@ -35,13 +35,12 @@ class FakeEngine:
     def allocations(self):
         return {"uniform": "an even split", "global": "one ranking"}
 
-    def calibrate(self, ask, name, cancel, progress):
+    def calibrate(self, model, dtype, name, cancel, progress):
         for step in range(self.steps):
             if cancel.is_set():
                 raise Cancelled("Stopped.")
             progress(f"step {step}", step / self.steps)
             time.sleep(self.pause)
-        yield Event("done", "Done", 1, 1, 0.0, result="Calibrated. It can be chosen now.")
 
     def experiment(self, ask, comparison, variant, edits, same_size, cancel, progress):
         from kvviz.engine.experiment import SEEDS, edited_masks
@@ -58,7 +57,7 @@ class FakeEngine:
         result = dataclasses.replace(comparison, variants=tried)
         yield Event("done", "Done", 1, 1, 0.0, result=result)
 
-    def stream(self, ask, cancel, progress):
+    def stream(self, ask, cancel, progress, into=None):
         self.asked.append(ask)
         progress("Loading the model", 0.5)
         if "fail" in ask.question:

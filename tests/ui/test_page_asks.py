@@ -21,7 +21,6 @@ from kvviz.ui import engine as engines
 from kvviz.ui.api import compare_endpoint
 from kvviz.ui.desk import Desk
 from kvviz.ui.fields import NAMES, _filler, _variants
-from kvviz.ui.line import Line
 from kvviz.ui.runs import STORED, RunStore
 
 TEXT = "The keeper of the lighthouse wrote the code 58213 in the ledger every evening. " * 6
@@ -31,7 +30,15 @@ UNTOUCHED = {"document": TEXT, "question": "What is the code?", "expected": "", 
              "max_new_tokens": 4, "window": None, "system": "", "controlled": False, "evict_every": 0,
              "temperature": 0, "top_p": 1, "seed": 0}  # fmt: skip
 ALL = [*UNTOUCHED["methods"], *UNTOUCHED["variants"]]
-WHO = SimpleNamespace(session_hash="one")
+WHO = SimpleNamespace(session_hash="one", cookies={})
+
+
+def endpoint(engine, **parts):
+    """`/compare` as a client sees it: the last of what it yields."""
+    desk = Desk(engine, RunStore(), settings({}))
+    vars(desk).update(parts)
+    return lambda *given, **named: list(compare_endpoint(desk)(*given, **named))[-1]
+
 
 
 def form(**change):
@@ -101,11 +108,11 @@ def test_page_endpoint_command_line_stored_run_and_python_run_the_same_under_the
     page.save(tmp_path / "run.zip")
     stored = kvviz.load_comparison(tmp_path / "run.zip")
     desk = Desk(engine, RunStore(), settings({}))
-    recipe = desk._recipe(desk.store.add(stored, "file", "Opened file", "one"))
+    recipe = desk.store.add(stored, "file", "Opened file", "one").recipe()
     assert (recipe.methods, recipe.budgets, recipe.options) == (ask.methods, ask.budgets, ask.options)
 
     if window is None:
-        call = compare_endpoint(engine, settings({}), Line(1))
+        call = endpoint(engine)
         answer = call(TEXT, "What is the code?", ALL, [0.3], model="tiny", max_new_tokens=4)
         path = tmp_path / "endpoint.json"
         path.write_text(json.dumps(answer["comparison"]))
@@ -243,16 +250,15 @@ def test_a_field_that_cannot_be_used_is_one_sentence(change, sentence):
     ],
 )  # fmt: skip
 def test_the_endpoint_refuses_in_a_sentence_and_without_a_place_in_the_line(change, sentence):
-    engine, line = FakeEngine(), Line(1)
-    line.turn = None  # entering would fail
-    call = compare_endpoint(engine, settings({}), line)
+    engine = FakeEngine()
+    call = endpoint(engine, line=None)  # entering would fail
     given = {"document": "text", "question": "q?", "methods": ["snapkv"], "budgets": [0.5], **change}
     assert sentence in call(**given)["error"] and engine.asked == []
 
 
 def test_the_endpoint_reads_budgets_as_everywhere_else():
     engine = FakeEngine()
-    call = compare_endpoint(engine, settings({}), Line(1))
+    call = endpoint(engine)
     assert "error" not in call("text", "q?", "SnapKV", [1, 1.0, "20%", "0.3", "7"])
     assert engine.asked[0].budgets == (1, 1.0, 0.2, 0.3, 7)
     assert engine.asked[0].methods == ("snapkv",) and engine.asked[0].max_new_tokens == 64

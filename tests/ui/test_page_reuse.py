@@ -13,6 +13,7 @@ from kvviz.settings import settings
 from kvviz.ui import asks
 from kvviz.ui import engine as engines
 from kvviz.ui.desk import Desk
+from kvviz.ui.fields import NAMES
 from kvviz.ui.line import Line, words
 from kvviz.ui.traces import Traces
 
@@ -58,7 +59,7 @@ def test_a_second_question_reads_again_only_where_it_is_known_while_compressing(
 
 def test_another_model_reads_again(engine):
     stages(engine)
-    engine._models["other", "auto"] = make_model("llama", seed=1)
+    engine.models.loaded["other", "auto"] = make_model("llama", seed=1)
     assert stages(engine, model="other")[0][0] == "prefill"
 
 
@@ -82,7 +83,7 @@ def desk(engine, store):
     return Desk(engine, store, settings({}))
 
 
-WHO = SimpleNamespace(session_hash="one")
+WHO = SimpleNamespace(session_hash="one", cookies={})
 
 
 def told(statuses):
@@ -90,8 +91,6 @@ def told(statuses):
 
 
 def run(desk):
-    from kvviz.ui.fields import NAMES
-
     last = told(desk.run(WHO, *[GOOD.get(name) for name in NAMES]))[-1]
     assert last["state"] == "done", last
     return desk.store.get(last["run"])
@@ -132,11 +131,11 @@ def test_an_edit_lands_in_the_run_with_its_lines(desk):
 
 def test_the_line_moves_in_order():
     line, never = Line(2), threading.Event()
-    one, two, three = line.enter(), line.enter(), line.enter()
+    one, two, three = line.enter("a"), line.enter("b"), line.enter("c")
     assert list(line.wait(one, never)) == []
     assert next(line.wait(three, never)) == 2
     with pytest.raises(KvvizError, match="Too many"):
-        line.enter()
+        line.enter("d")
     line.leave(one)
     assert list(line.wait(two, never)) == [] and next(line.wait(three, never)) == 1
     line.leave(two)
@@ -147,13 +146,14 @@ def test_the_line_moves_in_order():
 
 def test_whoever_stops_waiting_gives_the_place_up(store):
     desk = Desk(FakeEngine(), store, settings({}))
-    ticket = desk.line.enter()
-    waiting = desk._in_turn(asks.request(**GOOD), "me")
-    assert next(waiting)["message"] == "1 run before yours"
-    desk._cancels["me"].set()
-    assert [s["state"] for s in waiting] == ["stopped"]
+    ticket = desk.line.enter("another")
+    waiting = desk.run(WHO, *[GOOD.get(name) for name in NAMES])
+    assert json.loads(next(waiting))["message"] == "1 run before yours"
+    desk.stop(WHO)
+    assert [json.loads(s)["state"] for s in waiting] == ["stopped"]
     desk.line.leave(ticket)
     with pytest.raises(Cancelled):
-        blocked = Line(1)
-        blocked.enter()
-        list(blocked.wait(blocked.enter(), desk._cancels["me"]))
+        blocked, stopped = Line(1), threading.Event()
+        stopped.set()
+        blocked.enter("a")
+        list(blocked.wait(blocked.enter("b"), stopped))

@@ -41,3 +41,19 @@ def test_a_reload_finds_the_run_until_the_grace_time_is_over(comparison):
     store.left("visitor")
     with pytest.raises(InputError):
         store.get(run.id)
+
+
+def test_one_visitor_with_many_runs_does_not_push_out_the_others(comparison):
+    store = RunStore(max_runs=4)
+    kept = store.add(comparison, "own", "1", owner="quiet")
+    many = [store.add(comparison, "own", "n", owner="busy") for _ in range(25)]
+    assert store.get(kept.id) is kept and store.get(many[-1].id) is many[-1]
+
+
+def test_a_file_heavier_than_the_store_is_refused_and_pushes_nothing_out(comparison, tmp_path):
+    comparison.save(tmp_path / "run.zip")
+    store = RunStore(max_bytes=1000)
+    kept = store.add(comparison, "own", "1", owner="a")
+    with pytest.raises(InputError, match="are kept here"):
+        store.open(tmp_path / "run.zip", "b")
+    assert store.get(kept.id) is kept

@@ -6,16 +6,15 @@ from pathlib import Path
 import pytest
 
 from kvviz.figures import FIGURES
+from kvviz.ui.export_views import Exports
 from kvviz.ui.views import VIEWS, answer
 
 SEL = {"a": "snapkv", "b": "dropkv", "budget": 0.1, "tok": [80, 85], "layer": 1, "head": 2}
 
 
 def _ask(store, tmp_path, view, sel=None, **args):
-    files = tmp_path / "files"
-    files.mkdir(exist_ok=True)
     body = {"view": view, "run": "stored-example", "sel": SEL if sel is None else sel, "args": args}
-    reply = answer(store, files, body)
+    reply = answer(store, Exports(), body)
     import orjson  # what the server itself encodes with
 
     return json.loads(orjson.dumps(reply))
@@ -77,11 +76,11 @@ def test_exports(store, tmp_path):
 
 @pytest.mark.parametrize("body", [None, {}, {"view": "no"}, {"view": "kept"}, {"view": "kept", "run": 7}])
 def test_nonsense_is_refused(store, tmp_path, body):
-    assert answer(store, tmp_path, body)["error"]
+    assert answer(store, Exports(), body)["error"]
 
 
 def test_every_view_is_covered():
-    assert set(VIEWS) - set(ALL) == {"steps", "export"}
+    assert set(VIEWS) - set(ALL) == {"steps"}
 
 
 def test_a_run_without_eviction_while_writing_says_so(store, tmp_path):
@@ -129,3 +128,26 @@ def test_the_full_cache_has_its_row_and_no_verdict_is_said_everywhere_alike(stor
     cells = [cell for m in reply["methods"] for cell in m["cells"]] + [reply["full"]]
     assert {cell["verdict"] for cell in cells} == {"grey"}
     assert {card["verdict"] for card in _ask(store, tmp_path, "cards")["cards"]} == {"grey"}
+
+
+def test_a_run_of_someone_else_is_called_shared(store, comparison):
+    run = store.add(comparison, "own", "Your run", owner="owner")
+    body = {"view": "meta", "run": run.id}
+    titles = [answer(store, Exports(), body, who)["title"] for who in ("owner", "x")]
+    assert titles == ["Your run", "Shared run"]
+
+
+def test_exports_survive_a_cleaned_folder_and_say_when_the_disk_does_not_take_them(store, monkeypatch):
+    import shutil
+
+    exports = Exports()
+    body = {"view": "export", "run": "stored-example", "args": {"kind": "npz"}}
+    first = answer(store, exports, body)
+    shutil.rmtree(exports.folder)
+    assert Path(answer(store, exports, body)["path"]).is_file() and first["name"]
+
+    def full(*given):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    assert "could not be written on the server" in answer(store, exports, body)["error"]

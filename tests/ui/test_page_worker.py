@@ -51,8 +51,12 @@ def test_missing_fields_are_named(change, sentence):
         asks.request(**{**GOOD, **change})
 
 
+def work(engine, ask):
+    return lambda cancel, progress: engine.stream(ask, cancel, progress)
+
+
 def _states(ask, engine, cancel=None):
-    return list(worker.stream(engine, ask, cancel or threading.Event()))
+    return list(worker.stream(work(engine, ask), cancel or threading.Event()))
 
 
 def test_a_run_ends_with_its_result():
@@ -76,7 +80,7 @@ def test_a_fault_becomes_one_sentence(capsys):
 def test_stop_ends_the_run_and_keeps_what_is_finished():
     cancel, engine = threading.Event(), FakeEngine(steps=500, pause=0.01)
     last = None
-    for status in worker.stream(engine, asks.request(**GOOD), cancel):
+    for status in worker.stream(work(engine, asks.request(**GOOD)), cancel):
         cancel.set()
         last = status
     assert last["state"] == "stopped" and last["message"].startswith("Stopped.")
@@ -84,7 +88,7 @@ def test_stop_ends_the_run_and_keeps_what_is_finished():
 
 def test_a_closed_stream_stops_the_work():
     engine = FakeEngine(steps=500, pause=0.01)
-    stream = worker.stream(engine, asks.request(**GOOD), threading.Event())
+    stream = worker.stream(work(engine, asks.request(**GOOD)), threading.Event())
     next(stream)
     stream.close()
     until = time.monotonic() + 5

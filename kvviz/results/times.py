@@ -1,0 +1,43 @@
+"""How long a run takes, told from the times of another one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from kvviz.results.comparison import Comparison
+
+# What each stage of a run grows with; stages are those of `Comparison.seconds`.
+_READING = ("prefill",)  # "read" is nothing where a trace was at hand
+_WRITING = ("decode",)
+_LOOKING = ("score", "errors", "lenses")
+
+
+@dataclass(frozen=True)
+class Times:
+    """Seconds of each stage of a run, and how much there was to do."""
+
+    seconds: dict[str, float]
+    characters: int
+    tokens: int
+    methods: int
+    answers: int  # without the full cache's
+    new_tokens: int
+
+    @classmethod
+    def of(cls, c: Comparison) -> Times:
+        """The times of a finished run."""
+        written = max((len(v.token_ids) for v in [c.full, *c.variants]), default=1)
+        return cls(dict(c.seconds), max(1, len(c.prompt.document)), c.n, max(1, len(c.methods)),
+                   len(c.variants), max(1, written))  # fmt: skip
+
+    def tokens_of(self, characters: int) -> float:
+        """About how many tokens a document of so many characters has."""
+        return self.tokens * characters / self.characters
+
+    def expected(self, characters: int, methods: int, answers: int, new_tokens: int) -> float:
+        """Seconds of a run of the same model on the same machine."""
+        longer = characters / self.characters
+        scale = dict.fromkeys(_READING, longer)
+        scale |= dict.fromkeys(_WRITING, (answers + 1) / (self.answers + 1) * new_tokens / self.new_tokens)
+        scale |= dict.fromkeys(_LOOKING, longer * methods / self.methods)
+        return sum(scale[stage] * taken for stage, taken in self.seconds.items() if stage in scale)

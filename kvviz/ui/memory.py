@@ -1,0 +1,43 @@
+"""How much memory the machine has, how much is left, and giving freed memory back."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import ctypes.util
+from pathlib import Path
+
+
+def total() -> int | None:
+    """Bytes of memory this process may use in all, None where the system does not say."""
+    return _least(_meminfo("MemTotal"), _number("/sys/fs/cgroup/memory.max"))
+
+
+def available() -> int | None:
+    """Bytes that can still be taken, None where the system does not say."""
+    most, used = _number("/sys/fs/cgroup/memory.max"), _number("/sys/fs/cgroup/memory.current")
+    return _least(_meminfo("MemAvailable"), None if most is None or used is None else most - used)
+
+
+def give_back() -> None:
+    """Return freed memory to the system: the C library keeps it otherwise, in pieces."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):  # not glibc
+        ctypes.CDLL(ctypes.util.find_library("c")).malloc_trim(0)
+
+
+def _least(*numbers: int | None) -> int | None:
+    return min((n for n in numbers if n is not None), default=None)
+
+
+def _meminfo(name: str) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.split()[1]) * 1024
+    return None
+
+
+def _number(path: str) -> int | None:
+    with contextlib.suppress(OSError, ValueError):  # "max" where there is no bound
+        return int(Path(path).read_text(encoding="ascii"))
+    return None
