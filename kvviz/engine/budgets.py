@@ -21,13 +21,29 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-import torch
-
 from kvviz.engine.ranking import rank
 from kvviz.errors import InputError
 from kvviz.identity import Budget
+from kvviz.lazy import torch
+from kvviz.options import CHOICE, LIST, NUMBER, SWITCH, Option
 
 Options = Mapping[str, Any]
+
+SAFEGUARD = Option(
+    "safeguard", 0.2, NUMBER, "Share of an even budget that every head keeps of its own best.", 0, 1
+)
+RULE = Option(
+    "rule",
+    "floor",
+    CHOICE,
+    "Whether the safeguard is a floor, or a blend with the even split.",
+    choices=("floor", "interpolate"),
+)
+NORMALISE = Option("normalise", True, SWITCH, "Divide the scores of a layer by their sum first.")
+BETA = Option("beta", 20.0, NUMBER, "How many times less than the mean the last layer gets.", 1, 1000)
+LAYER_WEIGHTS = Option(
+    "layer_weights", None, LIST, "What each layer may claim: one number a layer.", 0, 1e9, optional=True
+)
 
 
 @dataclass(frozen=True)
@@ -154,8 +170,6 @@ def uniform(layers: Sequence[Candidates], options: Options) -> list[torch.Tensor
 def across_heads(layers: Sequence[Candidates], options: Options) -> list[torch.Tensor]:
     """AdaKV. rule "floor": each head keeps floor(safeguard * budget) of its own best, the rest compete.
     rule "interpolate": (1 - safeguard) * count among the best + safeguard * budget."""
-    if options["rule"] not in ("floor", "interpolate"):
-        raise InputError('rule is "floor" or "interpolate".')
     return [_share_heads(c, c.heads * c.budget, options) for c in layers]
 
 
@@ -196,8 +210,6 @@ def pyramid(layers: Sequence[Candidates], options: Options) -> list[torch.Tensor
     first layer just fits.
     """
     count, beta = len(layers), options["beta"]
-    if beta < 1:
-        raise InputError("beta is at least 1.")
     mean = sum(c.budget for c in layers) / max(count, 1)
     low = mean / beta
     high = 2 * mean - low
@@ -259,10 +271,7 @@ def calibrated(layers: Sequence[Candidates], options: Options) -> list[torch.Ten
     if weights is None and layers and None not in claims:
         weights = claims
     if weights is None or len(weights) != len(layers):
-        raise InputError(
-            f"The calibrated allocation needs layer_weights: one number for each of the {len(layers)} layers "
-            "(`python -m kvviz calibrate compresskv` measures them)."
-        )
+        raise InputError(f"The calibrated allocation {_one_a_layer(len(layers))}.")
     whole = [c.budget + c.protected for c in layers]
     floors = [max(c.protected, min(CALIBRATED_FLOOR, b)) for c, b in zip(layers, whole)]
     caps = [min(c.context + c.protected, CALIBRATED_CAP * b) for c, b in zip(layers, whole)]
@@ -310,15 +319,41 @@ def whole_heads(layers: Sequence[Candidates], options: Options) -> list[torch.Te
     return counts
 
 
+def _one_a_layer(layers: int | None) -> str:
+    which = "each layer" if layers is None else f"each of the {layers} layers"
+    return (
+        f"needs layer_weights: one number for {which} "
+        "(`python -m kvviz calibrate compresskv` measures them)"
+    )
+
+
+def _claimed(method: Any, options: Options, layers: int | None) -> str:
+    """Why `calibrated` cannot serve this method, "" where it can."""
+    weights = options["layer_weights"]
+    if weights is None:
+        return "" if method.claims else f"{_one_a_layer(layers)}, as the method itself claims nothing"
+    return "" if layers in (None, len(weights)) else _one_a_layer(layers)
+
+
+def _gated(method: Any, options: Options, layers: int | None) -> str:
+    return "" if method.gates else "ranks heads by a score of the whole head, which this method does not give"
+
+
 @dataclass(frozen=True)
 class Allocator:
-    """scope says what an entry competes with: "head", "layer" or "all". Where a total is not `exact`, it
-    is the nearest one from below."""
+    """scope     what an entry competes with: "head", "layer" or "all".
+    rows      the options it reads.
+    requires  (method, options, number of layers or None) -> why it cannot serve them, after "this
+              allocation"; "" where it can.
+    exact     whether the total is exact; otherwise it is the nearest one from below.
+    """
 
     id: str
     label: str
     scope: str
     share: Callable[[Sequence[Candidates], Options], list[torch.Tensor]]
+    rows: tuple[Option, ...] = ()
+    requires: Callable[[Any, Options, int | None], str] = lambda method, options, layers: ""
     exact: bool = True
 
 
@@ -326,21 +361,20 @@ ALLOCATORS: dict[str, Allocator] = {
     a.id: a
     for a in (
         Allocator("uniform", "uniform", "head", uniform),
-        Allocator("pyramid", "pyramid", "head", pyramid),
-        Allocator("across_heads", "across heads", "layer", across_heads),
-        Allocator("global", "global", "all", global_),
+        Allocator("pyramid", "pyramid", "head", pyramid, (BETA,)),
+        Allocator("across_heads", "across heads", "layer", across_heads, (SAFEGUARD, RULE)),
+        Allocator("global", "global", "all", global_, (NORMALISE,)),
         Allocator("entropy", "entropy", "head", entropy),
-        Allocator("entropy_heads", "entropy and heads", "layer", entropy_heads),
-        Allocator("calibrated", "calibrated", "head", calibrated),
-        Allocator("whole_heads", "whole heads", "all", whole_heads, exact=False),
+        Allocator("entropy_heads", "entropy and heads", "layer", entropy_heads, (SAFEGUARD, RULE)),
+        Allocator("calibrated", "calibrated", "head", calibrated, (LAYER_WEIGHTS,), _claimed),
+        Allocator("whole_heads", "whole heads", "all", whole_heads, (), _gated, exact=False),
     )
 }
 
 
 def allocate(name: str, layers: Sequence[Candidates], options: Options) -> list[torch.Tensor]:
-    """Context entries per head, list over layers of int64 [Hkv]; totals are exact."""
-    if name not in ALLOCATORS:
-        raise InputError(f"There is no allocation {name!r}. Choose from: {', '.join(ALLOCATORS)}.")
+    """Context entries per head, list over layers of int64 [Hkv]; totals are exact. Options are checked before
+    (`Method.resolve`)."""
     allocator = ALLOCATORS[name]
     counts = allocator.share(layers, options)
     wanted = sum(c.heads * c.budget for c in layers)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import torch
+from kvviz.lazy import torch
 
 _POSITION_BITS = 29  # with the score's 32 and one for the tier they make a signed integer of 64
 

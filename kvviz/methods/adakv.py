@@ -8,7 +8,9 @@ stay exact. Defaults 32 and average 7 as this project's SnapKV, so that the two 
 preset `authors`: maximum pooling 7, interpolation. Cost: as SnapKV.
 """
 
-from kvviz.methods.snapkv import WINDOW_OPTIONS, score
+from __future__ import annotations
+
+from kvviz.methods.snapkv import ROWS, score
 from kvviz.methods.spec import Method
 
 METHOD = Method(
@@ -19,7 +21,7 @@ METHOD = Method(
     reads="attention of the last W queries",
     score=score,
     allocation="across_heads",
-    options=WINDOW_OPTIONS,
+    rows=ROWS,
     presets={
         "authors": {"window": 32, "pool": 7, "pool_kind": "max", "rule": "interpolate"},
         "kvpress": {"window": 64, "pool": 5, "pool_kind": "avg", "rule": "floor"},

@@ -27,6 +27,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 
 from kvviz.errors import InputError, NeedError
+from kvviz.methods.spec import ArtefactSpec
 from kvviz.resources import asset
 from kvviz.settings import settings
 
@@ -36,34 +37,24 @@ _KEY = "kvviz"
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def indexer_sizes(info) -> tuple[int, int]:
-    """IndexMem's indexer: (heads h_I = Hq / 2, head size d_I = d / 4), at least 1 and 4."""
-    return max(1, info.n_query_heads // 2), max(4, info.head_dim // 4)
+def specs() -> dict[str, ArtefactSpec]:
+    """{name: spec} of every calibrated file that some method needs."""
+    from kvviz.methods import METHODS
+
+    return {m.artefact.name: m.artefact for m in METHODS if m.artefact is not None}
 
 
-def shapes(name: str, info) -> dict[str, tuple[int, ...]]:
-    """The tensors that the artefact `name` of a model has, with their shapes."""
-    layers, hq, hkv = info.n_layers, info.n_query_heads, info.n_kv_heads
-    heads, size = indexer_sizes(info)
-    known = {
-        "compresskv": {"heads": (layers, hq), "layer_errors": (layers,)},
-        "indexmem": {
-            "w_q": (layers, info.hidden_size, heads * size),
-            "w_k": (layers, info.hidden_size, size),
-            "w_w": (layers, info.hidden_size, heads),
-            "gamma": (layers, hq),
-        },
-        "duoattention": {"gates": (layers, hkv), "path": (layers, hkv)},
-        "qfilters": {"filters": (layers, hkv, info.head_dim)},
-    }
-    if name not in known:
-        raise InputError(f"There is nothing to calibrate called {name!r}. Choose from: {', '.join(known)}.")
-    return known[name]
+def spec_of(name: str) -> ArtefactSpec:
+    """The spec called `name`; InputError names those there are."""
+    if name not in specs():
+        known = ", ".join(sorted(specs()))
+        raise InputError(f"There is nothing to calibrate called {name!r}. Choose from: {known}.")
+    return specs()[name]
 
 
 @dataclass(frozen=True)
 class Artefact:
-    """tensors  float32 by name (`shapes`); about  the provenance as plain values."""
+    """tensors  float32 by name (`ArtefactSpec.shapes`); about  the provenance as plain values."""
 
     name: str
     tensors: dict[str, torch.Tensor]
@@ -211,7 +202,7 @@ def _about_or_none(path: Path) -> dict[str, Any] | None:
 
 def check(artefact: Artefact, info, where: str) -> None:
     """InputError unless names and shapes fit the model and every number is finite."""
-    wanted = shapes(artefact.name, info)
+    wanted = spec_of(artefact.name).shapes(info)
     got = {key: tuple(value.shape) for key, value in artefact.tensors.items()}
     if got != wanted:
         raise InputError(f"{where} does not fit {info.id}: it holds {got}, wanted is {wanted}.")

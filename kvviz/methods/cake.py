@@ -10,11 +10,17 @@ get budgets in proportion to P_l. Window 32, average pooling 5, gamma 200. The a
 tau2 per model and budget and use 1 and 1 for others; the presets are theirs. Cost: Hq W n d.
 """
 
-import torch
+from __future__ import annotations
 
-from kvviz.methods.layer import LayerView
-from kvviz.methods.parts import pool, reduce_group
+from typing import TYPE_CHECKING
+
+from kvviz.lazy import torch
+from kvviz.methods.parts import GROUP, POOL, POOL_KIND, WINDOW, pool, reduce_group
 from kvviz.methods.spec import Method, Options, Scores
+from kvviz.options import NUMBER, Option
+
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
 
 
 def score(layer: LayerView, options: Options) -> Scores:
@@ -35,6 +41,10 @@ def score(layer: LayerView, options: Options) -> Scores:
     )
 
 
+GAMMA = Option("gamma", 200.0, NUMBER, "Weight of the variance over the window's rows.", 0, 1_000_000)
+TAU1 = Option("tau1", 1.0, NUMBER, "Temperature of a layer's entropy in its claim.", 0.1, 10)
+TAU2 = Option("tau2", 1.0, NUMBER, "Temperature of a layer's variance in its claim.", 0.1, 10)
+
 METHOD = Method(
     id="cake",
     label="CAKE",
@@ -43,15 +53,8 @@ METHOD = Method(
     reads="attention of the last W queries",
     score=score,
     allocation="entropy",
-    options={
-        "window": 32,
-        "pool": 5,
-        "pool_kind": "avg",
-        "group": "mean",
-        "gamma": 200.0,
-        "tau1": 1.0,
-        "tau2": 1.0,
-    },
+    rows=(WINDOW, POOL.having(5), POOL_KIND, GROUP, GAMMA, TAU1, TAU2),
+    claims=True,
     presets={
         "llama31-8b-1024": {"tau1": 1.6, "tau2": 0.4},
         "llama31-8b-128": {"tau1": 1.6, "tau2": 0.6},

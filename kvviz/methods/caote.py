@@ -10,23 +10,31 @@ over the group [reconstructed]; no pooling. The paper evicts one token a decodin
 again; at the end of the prompt one cut is made. Cost: 2 Hq n d.
 """
 
-import torch
+from __future__ import annotations
 
-from kvviz.errors import InputError
+from typing import TYPE_CHECKING
+
+from kvviz.lazy import torch
 from kvviz.methods import removal
-from kvviz.methods.layer import LayerView
-from kvviz.methods.parts import pool, reduce_group
+from kvviz.methods.parts import GROUP, POOL, POOL_KIND, WINDOW, pool, reduce_group
 from kvviz.methods.spec import Method, Options, Scores
+from kvviz.options import CHOICE, SWITCH, Option
 
-BASES = ("snapkv", "tova", "h2o", "queries")
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
+
+BASE = Option(
+    "base",
+    "snapkv",
+    CHOICE,
+    "Whose attention score alpha is.",
+    choices=("snapkv", "tova", "h2o", "queries"),
+)
+FAST = Option("fast", False, SWITCH, "The plain mean of the values stands for the output (FastCAOTE).")
 
 
 def score(layer: LayerView, options: Options) -> Scores:
-    if options["base"] not in BASES:
-        raise InputError(f"CAOTE: base is one of {', '.join(BASES)}, not {options['base']!r}.")
     if options["base"] == "queries":
-        if options["fast"]:
-            raise InputError("CAOTE: fast goes with base snapkv, tova or h2o.")
         queries = layer.queries(options["window"]).shape[1]
         per_head = layer.window_scores("caote", options["window"]) / queries
     else:
@@ -62,6 +70,11 @@ def _errors(alpha: torch.Tensor, values: torch.Tensor, fast: bool) -> torch.Tens
     return rows.add_leaders((rows.others / (1 - rows.others) * distances).sum(0), leaders)
 
 
+def _conflict(options: Options) -> str:
+    alone = options["fast"] and options["base"] == "queries"
+    return "fast goes with base snapkv, tova or h2o." if alone else ""
+
+
 METHOD = Method(
     id="caote",
     label="CAOTE",
@@ -70,14 +83,8 @@ METHOD = Method(
     reads="attention of the last W queries, values",
     score=score,
     needs_by={("base", "h2o"): frozenset({"column_sums"})},
-    options={
-        "window": 32,
-        "pool": 7,
-        "pool_kind": "none",
-        "group": "mean",
-        "base": "snapkv",
-        "fast": False,
-    },
+    rows=(WINDOW, POOL, POOL_KIND.having("none"), GROUP, BASE, FAST),
+    conflict=_conflict,
     cost="Hq W n d + 2 Hq n d",
     reconstructed="the mean over the group",
     compare_with="snapkv",

@@ -11,18 +11,22 @@ when only 32 entries a head are kept; totals repaired exactly. Each head reads t
 Cost: heads W n d.
 """
 
-import torch
+from __future__ import annotations
 
-from kvviz.errors import InputError
-from kvviz.methods.layer import LayerView
-from kvviz.methods.parts import pool
-from kvviz.methods.spec import Method, Options, Scores
+from typing import TYPE_CHECKING
+
+from kvviz.lazy import torch
+from kvviz.methods.parts import POOL, POOL_KIND, WINDOW, pool
+from kvviz.methods.spec import ArtefactSpec, Method, Options, Scores
+from kvviz.options import WHOLE, Option
+
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
+    from kvviz.models import Model
 
 
 def chosen_heads(scores: torch.Tensor, count: int) -> list[int]:
     """The `count` heads of a layer with the highest retrieval score [Hq]; ties to the lower head."""
-    if count > len(scores):
-        raise InputError(f"CompressKV: heads is at most {len(scores)} in this model, not {count}.")
     return scores.sort(descending=True, stable=True).indices[:count].tolist()
 
 
@@ -39,6 +43,14 @@ def score(layer: LayerView, options: Options) -> Scores:
     )
 
 
+def _fits(model: Model, options: Options) -> str:
+    most = model.n_query_heads
+    wanted = options["heads"]
+    return f"CompressKV: heads is at most {most} in this model, not {wanted}." if wanted > most else ""
+
+
+HEADS = Option("heads", 4, WHOLE, "How many retrieval heads of a layer are asked.", 1, 1024)
+
 METHOD = Method(
     id="compresskv",
     label="CompressKV",
@@ -47,8 +59,15 @@ METHOD = Method(
     reads="attention of the last W queries in chosen heads",
     score=score,
     allocation="calibrated",
-    options={"window": 8, "pool": 5, "pool_kind": "avg", "heads": 4},
-    artefact="compresskv",
+    rows=(WINDOW.having(8), POOL.having(5), POOL_KIND, HEADS),
+    artefact=ArtefactSpec(
+        "compresskv",
+        lambda info: {"heads": (info.n_layers, info.n_query_heads), "layer_errors": (info.n_layers,)},
+        steps=24,
+        step_word="needle prompts",
+    ),
+    claims=True,
+    fits=_fits,
     cost="heads W n d; one calibration a model",
     compare_with="snapkv",
 )

@@ -7,7 +7,9 @@ Compared with its own base, AdaKV. Paper settings window 32, pooling 7 [reconstr
 Cost: as CriticalKV.
 """
 
-from kvviz.methods.criticalkv import OPTIONS, PRESETS, score
+from __future__ import annotations
+
+from kvviz.methods.criticalkv import PRESETS, ROWS, score
 from kvviz.methods.spec import Method
 
 METHOD = Method(
@@ -18,7 +20,7 @@ METHOD = Method(
     reads="attention of the last W queries, values, W_O",
     score=score,
     allocation="across_heads",
-    options=OPTIONS,
+    rows=ROWS,
     presets=PRESETS,
     cost="Hq W n d + Hq n d D",
     reconstructed="the paper's window 32 and pooling 7; the printed form of the bound",

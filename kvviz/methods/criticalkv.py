@@ -10,11 +10,18 @@ kvpress also multiplies the window's forced scores and so may lose window tokens
 are kept by rule. Paper settings window 32, pooling 7 [reconstructed]. Cost: Hq n d D for nu.
 """
 
-from kvviz.methods.layer import LayerView
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from kvviz.methods.parts import reduce_group
-from kvviz.methods.snapkv import WINDOW_OPTIONS
+from kvviz.methods.snapkv import ROWS as BASE_ROWS
 from kvviz.methods.snapkv import score as base_score
 from kvviz.methods.spec import Method, Options, Scores
+from kvviz.options import NUMBER, Option
+
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
 
 
 def score(layer: LayerView, options: Options) -> Scores:
@@ -23,7 +30,11 @@ def score(layer: LayerView, options: Options) -> Scores:
     return Scores(base.values, raw=base.raw, second=(base.values + options["epsilon"]) * nu)
 
 
-OPTIONS = {**WINDOW_OPTIONS, "stage1": 0.5, "epsilon": 1e-4}
+STAGE1 = Option(
+    "stage1", 0.5, NUMBER, "Share of the context's budget that goes by attention alone.", 0, 1, scoring=False
+)
+EPSILON = Option("epsilon", 1e-4, NUMBER, "Added to the attention before it is multiplied.", 0, 1)
+ROWS = (*BASE_ROWS, STAGE1, EPSILON)
 PRESETS = {"kvpress": {"window": 64, "pool": 5, "pool_kind": "avg"}}
 
 METHOD = Method(
@@ -33,7 +44,7 @@ METHOD = Method(
     paper="arXiv 2502.03805",
     reads="attention of the last W queries, values, W_O",
     score=score,
-    options=OPTIONS,
+    rows=ROWS,
     presets=PRESETS,
     cost="Hq W n d + Hq n d D",
     reconstructed="the paper's window 32 and pooling 7; the printed form of the bound",

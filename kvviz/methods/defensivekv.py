@@ -12,12 +12,19 @@ last W context columns, after the window's own were cut away. Average pooling 5,
 0.9. Cost: Hq W n d + Hq n d D.
 """
 
-import torch
+from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
+from kvviz.engine.budgets import SAFEGUARD
 from kvviz.engine.ranking import rank
-from kvviz.methods.layer import LayerView
-from kvviz.methods.parts import pool, reduce_group
+from kvviz.lazy import torch
+from kvviz.methods.parts import POOL, POOL_KIND, WINDOW, pool, reduce_group
 from kvviz.methods.spec import Method, Options, Scores
+from kvviz.options import NUMBER, Option
+
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
 
 
 def score(layer: LayerView, options: Options) -> Scores:
@@ -56,7 +63,8 @@ def _first(layer: LayerView, options: Options) -> tuple[torch.Tensor, torch.Tens
     return (before < options["coverage"]).gather(-1, places), places
 
 
-OPTIONS = {"window": 32, "pool": 5, "pool_kind": "avg", "coverage": 0.9, "safeguard": 0.0}
+COVERAGE = Option("coverage", 0.9, NUMBER, "Share of the mean attention that stage 1 covers.", 0, 1)
+ROWS = (WINDOW, POOL.having(5), POOL_KIND, COVERAGE)
 
 METHOD = Method(
     id="defensivekv",
@@ -66,7 +74,7 @@ METHOD = Method(
     reads="attention of the last W queries, values, W_O",
     score=score,
     allocation="across_heads",
-    options=OPTIONS,
+    rows=(*ROWS, SAFEGUARD.having(0.0)),
     cost="Hq W n d + Hq n d D",
     compare_with="adakv",
 )

@@ -13,18 +13,21 @@ orders of magnitude (in bfloat16 a p above 0.998 becomes 1, and its weight 1e12)
 the same; without it all is float32. Cost: 4 Hq W n d.
 """
 
-import torch
+from __future__ import annotations
 
-from kvviz.errors import InputError
+from typing import TYPE_CHECKING
+
+from kvviz.lazy import torch
 from kvviz.methods import removal
-from kvviz.methods.layer import LayerView
-from kvviz.methods.parts import pool, reduce_group
+from kvviz.methods.parts import GROUP, POOL, POOL_KIND, WINDOW, pool, reduce_group
 from kvviz.methods.spec import Method, Options, Scores
+from kvviz.options import CHOICE, NUMBER, SWITCH, Option
+
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
 
 
 def score(layer: LayerView, options: Options) -> Scores:
-    if options["pool_over"] not in ("context", "all"):
-        raise InputError("DropKV: pool_over is one of context, all.")
     if options["match_dtype"]:
         per_head = _rounded(layer, options)
     else:
@@ -45,6 +48,16 @@ def _rounded(layer: LayerView, options: Options) -> torch.Tensor:
     return torch.stack(heads)[:, layer.first_position :]
 
 
+POOL_OVER = Option(
+    "pool_over",
+    "context",
+    CHOICE,
+    "Whether tokens of the window take part in pooling.",
+    choices=("context", "all"),
+)
+EPSILON = Option("epsilon", 1e-6, NUMBER, "Keeps 1 - p above zero.", 1e-12, 1)
+MATCH_DTYPE = Option("match_dtype", False, SWITCH, "Round p to the model's dtype first, as the authors do.")
+
 METHOD = Method(
     id="dropkv",
     label="DropKV",
@@ -52,15 +65,9 @@ METHOD = Method(
     paper="NeurIPS 2026 (code AozhongZhang/DropKV)",
     reads="attention of the last W queries, values",
     score=score,
-    options={
-        "window": 8,
-        "pool": 11,
-        "pool_kind": "max",
-        "pool_over": "context",
-        "group": "mean",
-        "epsilon": 1e-6,
-        "match_dtype": False,
-    },
+    rows=(
+        WINDOW.having(8), POOL.having(11), POOL_KIND.having("max"), POOL_OVER, GROUP, EPSILON, MATCH_DTYPE,
+    ),
     presets={
         "paper": {"window": 8, "pool": 11, "pool_kind": "max", "pool_over": "context"},
         "authors": {"window": 8, "pool": 11, "pool_kind": "avg", "pool_over": "all"},

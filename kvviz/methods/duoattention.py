@@ -10,8 +10,16 @@ budget exactly: the total comes as near as it can from below, and the notes say 
 selecting.
 """
 
-from kvviz.methods.layer import LayerView
-from kvviz.methods.spec import Method, Options, Scores
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvviz.methods.parts import SINKS
+from kvviz.methods.spec import ArtefactSpec, Method, Options, Scores
+from kvviz.options import WHOLE, Option
+
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
 
 
 def streaming_tokens(b: int, options: Options) -> tuple[int, int]:
@@ -31,6 +39,8 @@ def score(layer: LayerView, options: Options) -> Scores:
     return Scores(gates.to(layer.keys.device)[:, None].expand(-1, layer.context))
 
 
+RECENT = Option("recent", 256, WHOLE, "Last tokens that are kept by rule.", 1, 4096)
+
 METHOD = Method(
     id="duoattention",
     label="DuoAttention",
@@ -39,8 +49,14 @@ METHOD = Method(
     reads="nothing of the prompt",
     score=score,
     allocation="whole_heads",
-    options={"sinks": 64, "recent": 256},
-    artefact="duoattention",
+    rows=(SINKS.having(64), RECENT),
+    artefact=ArtefactSpec(
+        "duoattention",
+        lambda info: dict.fromkeys(("gates", "path"), (info.n_layers, info.n_kv_heads)),
+        steps=150,
+        step_word="training steps",
+    ),
+    gates=True,
     cost="none; one calibration a model",
     compare_with="streaming_llm",
     protect=streaming_tokens,

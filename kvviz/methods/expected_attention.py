@@ -11,11 +11,17 @@ score does not depend on the question. Preset `kvpress`: heads compete, epsilon 
 leaderboard runs it. Cost: Hq n d^2, and the statistics while the prompt is read.
 """
 
-import torch
+from __future__ import annotations
 
-from kvviz.methods.layer import LayerView
-from kvviz.methods.parts import reduce_group
+from typing import TYPE_CHECKING
+
+from kvviz.lazy import torch
+from kvviz.methods.parts import SINKS, reduce_group
 from kvviz.methods.spec import Method, Options, Scores
+from kvviz.options import NUMBER, SWITCH, WHOLE, Option
+
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
 
 
 def mean_rotation(layer: LayerView, n_future: int, head_dim: int) -> torch.Tensor:
@@ -53,6 +59,11 @@ def score(layer: LayerView, options: Options) -> Scores:
     return Scores(values[:, : layer.context])
 
 
+N_FUTURE = Option("n_future", 512, WHOLE, "Positions ahead that queries are expected at.", 1, 4096)
+EPSILON = Option("epsilon", 0.0, NUMBER, "Added to the expected attention.", 0, 1)
+COVARIANCE = Option("covariance", True, SWITCH, "Let the spread of the queries count.")
+VALUE_NORM = Option("value_norm", True, SWITCH, "Multiply by the size of the value.")
+
 METHOD = Method(
     id="expected_attention",
     label="Expected Attention",
@@ -61,13 +72,7 @@ METHOD = Method(
     reads="statistics of all queries, keys, values",
     score=score,
     needs=frozenset({"query_stats"}),
-    options={
-        "sinks": 4,
-        "n_future": 512,
-        "epsilon": 0.0,
-        "covariance": True,
-        "value_norm": True,
-    },
+    rows=(SINKS, N_FUTURE, EPSILON, COVARIANCE, VALUE_NORM),
     presets={"kvpress": {"allocation": "across_heads", "epsilon": 1e-2}},
     cost="Hq n d^2",
 )

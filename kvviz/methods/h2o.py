@@ -9,9 +9,16 @@ is made. Presets `kvcache_factory` (64 recent tokens), `kvpress` (normalised, no
 Cost: the attention of all queries, Hq n^2 d, by blocks of rows while the prompt is read.
 """
 
-from kvviz.methods.layer import LayerView
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from kvviz.methods.parts import reduce_group
 from kvviz.methods.spec import Method, Options, Scores
+from kvviz.options import SWITCH, Option
+
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
 
 
 def score(layer: LayerView, options: Options) -> Scores:
@@ -22,6 +29,8 @@ def score(layer: LayerView, options: Options) -> Scores:
     return Scores(reduce_group(sums[:, : layer.context], layer))
 
 
+NORMALISED = Option("normalised", False, SWITCH, "Divide by how many queries could see the token.")
+
 METHOD = Method(
     id="h2o",
     label="H2O",
@@ -30,7 +39,7 @@ METHOD = Method(
     reads="attention of all queries",
     score=score,
     needs=frozenset({"column_sums"}),
-    options={"normalised": False},
+    rows=(NORMALISED,),
     presets={
         "kvcache_factory": {"protect": 64},
         "kvpress": {"normalised": True, "protect": 0},

@@ -19,28 +19,47 @@ All formulas are reconstructed from summaries [reconstructed]. Cost: 128 n h_I d
 write the memory.
 """
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
-import torch
-import torch.nn.functional as F
+from kvviz.lazy import torch
+from kvviz.methods.parts import SINKS, WINDOW
+from kvviz.methods.spec import ArtefactSpec, Method, Options, Readout, Scores
+from kvviz.options import NUMBER, SWITCH, Option
 
-from kvviz.engine.attention import unrotate
-from kvviz.methods.artefacts import load
-from kvviz.methods.layer import LayerView
-from kvviz.methods.spec import Method, Options, Readout, Scores
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
+
+
+def indexer_sizes(info) -> tuple[int, int]:
+    """The indexer's (heads h_I = Hq / 2, head size d_I = d / 4), at least 1 and 4."""
+    return max(1, info.n_query_heads // 2), max(4, info.head_dim // 4)
+
+
+def shapes(info) -> dict[str, tuple[int, ...]]:
+    """What is trained for a model: the indexer's projections, and gamma a query head."""
+    layers, (heads, size) = info.n_layers, indexer_sizes(info)
+    return {
+        "w_q": (layers, info.hidden_size, heads * size),
+        "w_k": (layers, info.hidden_size, size),
+        "w_w": (layers, info.hidden_size, heads),
+        "gamma": (layers, info.n_query_heads),
+    }
 
 
 def indexer_queries(hidden: torch.Tensor, w_q, w_w) -> tuple[torch.Tensor, torch.Tensor]:
     """(q [.., T, h_I, d_I], w [.., T, h_I]) of hidden states [.., T, D], float32."""
     heads = w_w.shape[-1]
     q = (hidden @ w_q).unflatten(-1, (heads, -1))
-    return F.layer_norm(q, q.shape[-1:]), hidden @ w_w
+    return torch.nn.functional.layer_norm(q, q.shape[-1:]), hidden @ w_w
 
 
 def indexer_keys(hidden: torch.Tensor, w_k) -> torch.Tensor:
     """k [.., T, d_I] of hidden states [.., T, D], float32."""
     k = hidden @ w_k
-    return F.layer_norm(k, k.shape[-1:])
+    return torch.nn.functional.layer_norm(k, k.shape[-1:])
 
 
 def index_scores(q: torch.Tensor, k: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
@@ -106,12 +125,16 @@ class Memory(Readout):
             hkv, _, d = keys.shape
             self.a.append(torch.zeros(hkv, d, d, device=keys.device))
             self.z.append(torch.zeros(hkv, d, device=keys.device))
+        from kvviz.engine.attention import unrotate
+
         plain = unrotate(keys.float(), *self.model.rotary(index, positions))
         for head, gone in enumerate(evicted):
             a, z, rows = self.a[index][head], self.z[index][head], values[head, gone].float()
             self.a[index][head], self.z[index][head] = write(a, z, plain[head, gone], rows, decay, eta)
 
     def read(self, index, query, positions):
+        from kvviz.engine.attention import unrotate
+
         plain = unrotate(query.float(), *self.model.rotary(index, positions.to(query.device)))
         hkv = self.a[index].shape[0]
         grouped = plain.unflatten(0, (hkv, -1)).flatten(1, 2)  # [Hkv, g T, d]
@@ -157,6 +180,8 @@ def readout(trace, masks, b: int, options: Options) -> Memory | None:
         return None
     if options["charge_memory"] and not affordable(model, b):
         return NoMemory(model)
+    from kvviz.methods.artefacts import load
+
     memory = Memory(model, load(model, "indexmem").tensors["gamma"])
     for index, mask in enumerate(masks):
         keys = trace.keys[index]
@@ -173,6 +198,15 @@ def readout(trace, masks, b: int, options: Options) -> Memory | None:
     return memory
 
 
+ROWS = (
+    WINDOW.having(128),
+    SINKS,
+    Option("memory", True, SWITCH, "Keep what is evicted in a compact memory.", scoring=False),
+    Option("charge_memory", False, SWITCH, "Take the memory's worth from the budget.", scoring=False),
+    Option("decay", 0.9, NUMBER, "What is left of the memory at a further eviction.", 0, 1, scoring=False),
+    Option("eta", 1.0, NUMBER, "Weight of an eviction in the memory.", 0, 100, scoring=False),
+)
+
 METHOD = Method(
     id="indexmem",
     label="IndexMem",
@@ -181,15 +215,8 @@ METHOD = Method(
     reads="hidden states",
     score=score,
     needs=frozenset({"hidden"}),
-    options={
-        "window": 128,
-        "sinks": 4,
-        "memory": True,
-        "charge_memory": False,
-        "decay": 0.9,
-        "eta": 1.0,
-    },
-    artefact="indexmem",
+    rows=ROWS,
+    artefact=ArtefactSpec("indexmem", shapes, steps=1500, step_word="training steps"),
     cost="128 n h_I d_I; n d^2 a head for the memory; one training a model",
     reconstructed="all formulas of indexer, memory and training",
     compare_with="tova",

@@ -7,16 +7,20 @@ The paper applies it block by block while prefilling; here it is applied once to
 Cost: 2 n d per KV head.
 """
 
-import torch
-import torch.nn.functional as F
+from __future__ import annotations
 
-from kvviz.methods.layer import LayerView
+from typing import TYPE_CHECKING
+
+from kvviz.lazy import torch
 from kvviz.methods.spec import Method, Options, Scores
+
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
 
 
 def score(layer: LayerView, options: Options) -> Scores:
     keys = layer.keys.float()
-    anchor = F.normalize(keys, dim=-1).mean(1, keepdim=True)
+    anchor = torch.nn.functional.normalize(keys, dim=-1).mean(1, keepdim=True)
     return Scores(-torch.cosine_similarity(keys[:, : layer.context], anchor, dim=-1))
 
 

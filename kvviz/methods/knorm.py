@@ -7,8 +7,14 @@ also leaves the first layers whole [reconstructed]; that is not done here. In mo
 (Qwen3, Gemma 3) the norms are nearly constant and the ranking means little. Cost: n d per KV head.
 """
 
-from kvviz.methods.layer import LayerView
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
 from kvviz.methods.spec import Method, Options, Scores
+
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
 
 
 def score(layer: LayerView, options: Options) -> Scores:

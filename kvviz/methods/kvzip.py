@@ -9,9 +9,17 @@ hidden state and a column multiplied by ||v_j W_O||_2 before the maximum. The si
 authors keep the whole system prompt. Cost: a second and third reading of the prompt.
 """
 
-from kvviz.methods.layer import LayerView
-from kvviz.methods.parts import reduce_group
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvviz.engine.budgets import NORMALISE
+from kvviz.methods.parts import SINKS, reduce_group
 from kvviz.methods.spec import Method, Options, Scores
+from kvviz.options import SWITCH, Option
+
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
 
 
 def score(layer: LayerView, options: Options) -> Scores:
@@ -24,6 +32,8 @@ def score(layer: LayerView, options: Options) -> Scores:
     return Scores(reduce_group(highest[:, : layer.context], layer, "max"))
 
 
+PLUS = Option("plus", False, SWITCH, "KVzip+: weigh by the sizes of value and hidden state.")
+
 METHOD = Method(
     id="kvzip",
     label="KVzip",
@@ -33,6 +43,6 @@ METHOD = Method(
     score=score,
     needs=frozenset({"repeat"}),
     allocation="global",
-    options={"sinks": 4, "plus": False, "normalise": False},
+    rows=(SINKS, PLUS, NORMALISE.having(False)),
     cost="two more readings of the prompt",
 )

@@ -10,9 +10,15 @@ formula and defaults come from a third party who read the paper; the mean over t
 and the window inside the budget are decisions here [reconstructed]. Cost: Hq W n d + Hq n d^2.
 """
 
-from kvviz.methods.layer import LayerView
-from kvviz.methods.parts import pool, reduce_group
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvviz.methods.parts import GROUP, POOL, POOL_KIND, WINDOW, pool, reduce_group
 from kvviz.methods.spec import Method, Options, Scores
+
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
 
 
 def score(layer: LayerView, options: Options) -> Scores:
@@ -32,7 +38,7 @@ METHOD = Method(
     reads="attention of the last W queries, values, W_O",
     score=score,
     allocation="global",
-    options={"window": 32, "pool": 7, "pool_kind": "avg", "group": "mean", "normalise": True},
+    rows=(WINDOW, POOL, POOL_KIND, GROUP),
     cost="Hq W n d + Hq n d^2",
     reconstructed="the mean over the group after scoring; the window inside the budget",
     compare_with="snapkv",

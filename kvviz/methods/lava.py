@@ -9,13 +9,17 @@ after every layer, to hold less at once; the final shares are the same and are g
 Window 32, maximum pooling 7. Cost: Hq W n d.
 """
 
+from __future__ import annotations
+
 import math
+from typing import TYPE_CHECKING
 
-import torch
-
-from kvviz.methods.layer import LayerView
-from kvviz.methods.parts import pool, reduce_group
+from kvviz.lazy import torch
+from kvviz.methods.parts import GROUP, POOL, POOL_KIND, WINDOW, pool, reduce_group
 from kvviz.methods.spec import Method, Options, Scores
+
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
 
 
 def score(layer: LayerView, options: Options) -> Scores:
@@ -43,7 +47,8 @@ METHOD = Method(
     reads="attention of the last W queries, values",
     score=score,
     allocation="entropy_heads",
-    options={"window": 32, "pool": 7, "pool_kind": "max", "group": "max"},
+    rows=(WINDOW, POOL, POOL_KIND.having("max"), GROUP.having("max")),
+    claims=True,
     cost="Hq W n d",
     compare_with="snapkv",
 )

@@ -6,7 +6,10 @@ Scores are compared across layers as they are. All layers are held until the end
 Cost: as DefensiveKV.
 """
 
-from kvviz.methods.defensivekv import OPTIONS, score
+from __future__ import annotations
+
+from kvviz.engine.budgets import NORMALISE
+from kvviz.methods.defensivekv import ROWS, score
 from kvviz.methods.spec import Method
 
 METHOD = Method(
@@ -17,7 +20,7 @@ METHOD = Method(
     reads="attention of the last W queries, values, W_O",
     score=score,
     allocation="global",
-    options={**OPTIONS, "normalise": False},
+    rows=(*ROWS, NORMALISE.having(False)),
     cost="Hq W n d + Hq n d D",
     compare_with="snapkv",
 )

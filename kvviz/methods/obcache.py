@@ -12,20 +12,26 @@ group before scoring (`mean_first`). All but the abstract is known from a third-
 [reconstructed]. Cost: 4 Hq W n d.
 """
 
-import torch
+from __future__ import annotations
 
-from kvviz.errors import InputError
+from typing import TYPE_CHECKING
+
+from kvviz.lazy import torch
 from kvviz.methods import removal
-from kvviz.methods.layer import LayerView
-from kvviz.methods.parts import pool
+from kvviz.methods.parts import POOL, POOL_KIND, WINDOW, pool
 from kvviz.methods.spec import Method, Options, Scores
+from kvviz.options import CHOICE, SWITCH, Option
 
-VARIANTS = ("key", "value", "joint")
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
+
+VARIANT = Option(
+    "variant", "key", CHOICE, "What pruning sets to zero.", choices=("key", "value", "joint")
+)
+MEAN_FIRST = Option("mean_first", False, SWITCH, "Average logits and attention over the group first.")
 
 
 def score(layer: LayerView, options: Options) -> Scores:
-    if options["variant"] not in VARIANTS:
-        raise InputError(f"OBCache: variant is one of {', '.join(VARIANTS)}.")
     window, merge = options["window"], options["mean_first"]
     queries = layer.queries(window).float()
     if merge:  # z is linear in q
@@ -65,7 +71,7 @@ METHOD = Method(
     reads="logits and attention of the last W queries, values",
     score=score,
     allocation="across_heads",
-    options={"window": 16, "pool": 7, "pool_kind": "max", "variant": "key", "mean_first": False},
+    rows=(WINDOW.having(16), POOL, POOL_KIND.having("max"), VARIANT, MEAN_FIRST),
     presets={"authors": {"window": 64, "pool": 5, "pool_kind": "avg", "mean_first": True}},
     cost="4 Hq W n d",
     reconstructed="everything beyond the abstract: read from a third-party implementation",

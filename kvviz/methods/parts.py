@@ -1,18 +1,28 @@
-"""Pieces of formulas that methods share: pooling along tokens, and joining the query heads of a group."""
+"""Pieces of formulas that methods share, with the options they read: the observation window, pooling along
+tokens, joining the query heads of a group."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import torch
-import torch.nn.functional as F
+from kvviz.lazy import torch
+from kvviz.options import CHOICE, WHOLE, Option
 
 if TYPE_CHECKING:
     from kvviz.methods.layer import LayerView
 
-POOL_KINDS = ("avg", "max", "none")
-GROUP_REDUCTIONS = ("mean", "max", "sum")
+MAX_WINDOW = 128  # queries a trace always holds, so that no method needs a reading of its own
+
+WINDOW = Option("window", 32, WHOLE, "The last queries of the prompt that score.", 1, MAX_WINDOW)
+POOL = Option("pool", 7, WHOLE, "Width of the pooling along tokens.", 1, 1023)
+POOL_KIND = Option(
+    "pool_kind", "avg", CHOICE, "How neighbouring tokens are pooled.", choices=("avg", "max", "none")
+)
+GROUP = Option(
+    "group", "mean", CHOICE, "How the query heads of a group become one.", choices=("mean", "max", "sum")
+)
+SINKS = Option("sinks", 4, WHOLE, "First tokens that are kept by rule.", 0, 4096)
 
 
 def pool(scores: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
@@ -28,7 +38,7 @@ def pool(scores: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
     if kind == "avg" and scores.device.type == "cpu":
         return _average(scores, size)
     flat = scores.reshape(1, -1, length)
-    pooling = F.avg_pool1d if kind == "avg" else F.max_pool1d
+    pooling = torch.nn.functional.avg_pool1d if kind == "avg" else torch.nn.functional.max_pool1d
     return pooling(flat, size, stride=1, padding=size // 2)[..., :length].reshape(scores.shape)
 
 

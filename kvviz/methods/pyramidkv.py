@@ -8,7 +8,11 @@ would not fit in the last layer), the pyramid is kept here, because the window i
 Defaults window 64, average pooling 5, beta 20, as in both public codes. Cost: as SnapKV.
 """
 
-from kvviz.methods.snapkv import WINDOW_OPTIONS, score
+from __future__ import annotations
+
+from kvviz.engine.budgets import BETA
+from kvviz.methods.parts import GROUP, POOL, POOL_KIND, WINDOW
+from kvviz.methods.snapkv import score
 from kvviz.methods.spec import Method
 
 METHOD = Method(
@@ -19,7 +23,7 @@ METHOD = Method(
     reads="attention of the last W queries",
     score=score,
     allocation="pyramid",
-    options={**WINDOW_OPTIONS, "window": 64, "pool": 5, "beta": 20},
+    rows=(WINDOW.having(64), POOL.having(5), POOL_KIND, GROUP, BETA),
     cost="Hq W n d",
     compare_with="snapkv",
 )

@@ -8,10 +8,15 @@ f = -u. Published filters have this orientation, hence the minus sign; `kvviz.ca
 it against real attention and records the outcome. Nothing is protected. Cost: Hkv n d.
 """
 
-import torch
+from __future__ import annotations
 
-from kvviz.methods.layer import LayerView
-from kvviz.methods.spec import Method, Options, Scores
+from typing import TYPE_CHECKING
+
+from kvviz.lazy import torch
+from kvviz.methods.spec import ArtefactSpec, Method, Options, Scores
+
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
 
 
 def score(layer: LayerView, options: Options) -> Scores:
@@ -27,7 +32,12 @@ METHOD = Method(
     paper="arXiv 2503.02812",
     reads="keys",
     score=score,
-    artefact="qfilters",
+    artefact=ArtefactSpec(
+        "qfilters",
+        lambda info: {"filters": (info.n_layers, info.n_kv_heads, info.head_dim)},
+        steps=16,
+        step_word="pieces of text",
+    ),
     cost="Hkv n d; one calibration a model",
     reconstructed="the calibration of the filters",
     compare_with="knorm",

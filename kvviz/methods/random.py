@@ -6,14 +6,21 @@ Nothing is protected, sinks included. One seed gives a different pattern in ever
 Cost: none.
 """
 
-import torch
+from __future__ import annotations
 
-from kvviz.methods.layer import LayerView
+from typing import TYPE_CHECKING
+
+from kvviz.lazy import torch
 from kvviz.methods.spec import Method, Options, Scores
+from kvviz.options import WHOLE, Option
+
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
 
 
 def score(layer: LayerView, options: Options) -> Scores:
-    generator = torch.Generator().manual_seed(options["seed"] * 100_003 + layer.index)
+    seed = (options["seed"] * 100_003 + layer.index) % 2**63
+    generator = torch.Generator().manual_seed(seed)
     # Drawn for all n rows and then cut, so that the pattern does not move with the context's length.
     values = torch.rand(layer.n_kv_heads, layer.n, generator=generator)
     return Scores(values[:, : layer.context].to(layer.keys.device))
@@ -26,6 +33,6 @@ METHOD = Method(
     paper="none (control)",
     reads="nothing",
     score=score,
-    options={"seed": 0},
+    rows=(Option("seed", 0, WHOLE, "Another number, another pattern."),),
     cost="none",
 )

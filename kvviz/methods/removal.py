@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import torch
+from kvviz.lazy import torch
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,15 @@ caches are per query head; with grouped queries one score per KV head is used, a
 Cost: Hq W n d.
 """
 
-from kvviz.methods.layer import LayerView
-from kvviz.methods.parts import pool, reduce_group
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvviz.methods.parts import GROUP, POOL, POOL_KIND, WINDOW, pool, reduce_group
 from kvviz.methods.spec import Method, Options, Scores
+
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
 
 
 def score(layer: LayerView, options: Options) -> Scores:
@@ -21,7 +27,7 @@ def score(layer: LayerView, options: Options) -> Scores:
     )
 
 
-WINDOW_OPTIONS = {"window": 32, "pool": 7, "pool_kind": "avg", "group": "mean"}
+ROWS = (WINDOW, POOL, POOL_KIND, GROUP)
 
 METHOD = Method(
     id="snapkv",
@@ -30,7 +36,7 @@ METHOD = Method(
     paper="arXiv 2404.14469",
     reads="attention of the last W queries",
     score=score,
-    options=WINDOW_OPTIONS,
+    rows=ROWS,
     presets={
         "paper": {"window": 16, "pool": 7, "pool_kind": "max"},
         "kvpress": {"window": 64, "pool": 5, "pool_kind": "avg"},

@@ -6,20 +6,43 @@ picks anything. Budgets belong to `kvviz.engine.budgets`, picking to `kvviz.engi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-import torch
-
+from kvviz.engine.budgets import ALLOCATORS, Allocator
 from kvviz.errors import InputError
-from kvviz.methods.parts import GROUP_REDUCTIONS, POOL_KINDS
+from kvviz.options import CHOICE, NUMBER, SWITCH, WHOLE, Option, known
 
 if TYPE_CHECKING:
+    import torch
+
     from kvviz.methods.layer import LayerView
+    from kvviz.models import Model
 
 Options = Mapping[str, Any]
+
+# Options that every method takes besides its own and its allocation's.
+ALLOCATION = Option(
+    "allocation",
+    "uniform",
+    CHOICE,
+    "How the budget is shared among layers and heads.",
+    choices=tuple(ALLOCATORS),
+    scoring=False,
+)
+PROTECT = Option(
+    "protect",
+    None,
+    WHOLE,
+    "Recent tokens kept by rule; none: the window, at most half of the budget.",
+    0,
+    1_000_000,
+    optional=True,
+    scoring=False,
+)
+_SHARED = {row.name: row for a in ALLOCATORS.values() for row in a.rows}  # options that allocations read
 
 
 @dataclass(frozen=True)
@@ -63,15 +86,31 @@ class Readout:
 
 
 @dataclass(frozen=True)
+class ArtefactSpec:
+    """The calibrated file that a method needs.
+
+    shapes     (model info) -> {tensor: shape}.
+    steps      how many steps its calibration takes by default, and `step_word` what one is.
+    """
+
+    name: str
+    shapes: Callable[[Any], dict[str, tuple[int, ...]]]
+    steps: int
+    step_word: str
+
+
+@dataclass(frozen=True)
 class Method:
     """One row of the registry.
 
+    rows        its own options (`Option`). `window` (observation window W) and `sinks` also decide what
+                is protected; a method without `window` protects nothing recent. A row called like an
+                allocation's changes only that default.
+    options     {name: default} of `rows`; a method outside this package may give these instead of rows.
     needs       what the trace must carry beyond keys, values and window queries: "column_sums",
                 "query_stats", "hidden", "repeat" (KVzip's extra pass).
     needs_by    the same for single options: {(option, value): needs}.
     allocation  the default allocator of `kvviz.engine.budgets.ALLOCATORS`.
-    options     every option with its default. `window` (observation window W) and `sinks` also decide
-                what is protected; a method without `window` protects nothing recent.
     presets     {name: options} of published settings that differ.
     """
 
@@ -83,14 +122,22 @@ class Method:
     needs: frozenset[str] = frozenset()
     needs_by: Mapping[tuple[str, Any], frozenset[str]] = field(default_factory=dict)
     allocation: str = "uniform"
+    rows: tuple[Option, ...] = ()
     options: Options = field(default_factory=dict)
     presets: Mapping[str, Options] = field(default_factory=dict)
     reconstructed: str = ""  # what had to be reconstructed, "" when the definition was verified
+    differs: str = ""  # where it knowingly differs from the public code, "" where it does not
     reads: str = ""  # what it looks at, for the table of methods
-    cost: str = ""
-    artefact: str | None = None  # name of the calibrated file it needs
+    cost: str = ""  # multiplications a layer, in the letters of the README
+    artefact: ArtefactSpec | None = None
+    claims: bool = False  # its scores state what each layer claims of the total (`Scores.weight`)
+    gates: bool = False  # its scores are one number a head
     decodes: bool = False  # may evict while generating
     compare_with: str | None = None  # its attention-only base, for "share of heads improved"
+    # Why a combination of options makes no sense, "" where it does.
+    conflict: Callable[[Options], str] = lambda options: ""
+    # Why these options do not fit a model, "" where they do.
+    fits: Callable[[Model, Options], str] = lambda model, options: ""
     # Recent tokens protected, given b; or (recent tokens, sinks) where the sinks depend on b as well.
     protect: Callable[[int, Options], int | tuple[int, int]] | None = None
     # (model, options, b) -> entries per KV head that something else than entries takes from the budget
@@ -98,71 +145,101 @@ class Method:
     # (trace, kept masks, b, options) -> what is added to the kept entries' attention output, or None
     readout: Callable[[Any, list[torch.Tensor], int, Options], Readout | None] | None = None
 
-    def available(self, model) -> str:
-        """Why this method cannot run on `model`: one sentence, "" where it can."""
-        if self.artefact is None:
-            return ""
-        from kvviz.methods import artefacts
+    def __post_init__(self):
+        rows = self.rows or tuple(_row_of(name, default) for name, default in self.options.items())
+        object.__setattr__(self, "rows", rows)
+        options = MappingProxyType({row.name: row.default for row in rows})
+        object.__setattr__(self, "options", options)
 
-        return artefacts.missing(model, self.artefact, self.label)
+    # -- what it can do -------------------------------------------------------------------------------
+
+    def available(self, model: Model, options: Options | None = None) -> str:
+        """Why it cannot run on `model` (with these resolved options): a sentence, "" where it can."""
+        if self.artefact is not None:
+            from kvviz.methods import artefacts
+
+            if reason := artefacts.missing(model, self.artefact.name, self.label):
+                return reason
+        options = self.resolve() if options is None else options
+        allocator = ALLOCATORS[options["allocation"]]
+        reason = allocator.requires(self, options, model.n_layers)
+        return self._cannot(allocator, reason) if reason else self.fits(model, options)
+
+    def allocators(self) -> list[Allocator]:
+        """The allocations that can serve this method without further options."""
+        return [a for a in ALLOCATORS.values() if not a.requires(self, _defaults(a.rows), None)]
 
     def needs_with(self, options: Options) -> frozenset[str]:
         """What the trace must carry for these options."""
-        return self.needs | ({"column_sums"} if options.get("base") == "h2o" else frozenset())
+        further = (needs for (name, value), needs in self.needs_by.items() if options.get(name) == value)
+        return self.needs.union(*further)
+
+    def scoring_options(self, options: Options) -> tuple[tuple[str, Any], ...]:
+        """The resolved options that decide its scores, by name; all others only share out or select."""
+        read = sorted(row.name for row in self.rows if row.scoring and row.name not in _SHARED)
+        return tuple((name, options[name]) for name in read)
+
+    # -- options --------------------------------------------------------------------------------------
+
+    def all_rows(self) -> dict[str, Option]:
+        """{name: row} of every option it takes under some allocation."""
+        own = (*_SHARED.values(), ALLOCATION.having(self.allocation), PROTECT, *self.rows)
+        return {row.name: row for row in own}
 
     def resolve(self, given: Options | None = None) -> dict[str, Any]:
-        """Defaults, then the preset, then the given options; unknown names are an error."""
-        given = dict(given or {})
+        """Defaults, then the preset, then the given options, all checked: InputError with one sentence.
+
+        Holds the method's own options, `allocation`, `protect` and what the allocation reads.
+        """
+        rows = self.all_rows()
+        given = known(self.rows, given or {})
         preset = given.pop("preset", None)
-        if preset is not None and preset not in self.presets:
-            known = ", ".join(self.presets) or "none"
-            raise InputError(f"{self.label} has no preset {preset!r}. Presets: {known}.")
-        options = {**COMMON_OPTIONS, "allocation": self.allocation, **self.options}
-        unknown = sorted(set(given) - set(options))
-        if unknown:
+        if preset is not None and (not isinstance(preset, str) or preset not in self.presets):
+            names = ", ".join(self.presets) or "none"
+            raise InputError(f"{self.label} has no preset {preset!r}. Presets: {names}.")
+        if unknown := sorted(set(given) - set(rows)):
             raise InputError(
-                f"{self.label} has no option {unknown[0]!r}. Options: {', '.join(sorted(options))}."
+                f"{self.label} has no option {unknown[0]!r}. Options: {', '.join(sorted(rows))}."
             )
-        options.update(self.presets.get(preset, {}) if preset else {})
-        options.update(given)
-        if "pool_kind" in given and given["pool_kind"] is None:  # "snapkv:pool_kind=none" reads as None
-            options["pool_kind"] = "none"
-        _check(self, options)
+        changed = {**(self.presets[preset] if preset else {}), **given}
+        checked = {name: rows[name].check(value, self.label) for name, value in changed.items()}
+        options = {**_defaults(rows.values()), **checked}
+        allocator = ALLOCATORS[options["allocation"]]
+        for name in set(_SHARED) - {row.name for row in allocator.rows}:
+            value = options.pop(name)
+            if name in given and value != rows[name].default:
+                which = " or ".join(a.id for a in ALLOCATORS.values() if _SHARED[name] in a.rows)
+                raise InputError(
+                    f"{self.label}: {name} belongs to the allocation {which}, and this one is {allocator.id}."
+                )
+        if reason := allocator.requires(self, options, None):
+            raise InputError(self._cannot(allocator, reason))
+        if reason := self.conflict(options):
+            raise InputError(f"{self.label}: {reason}")
         return options
 
+    def _cannot(self, allocator: Allocator, reason: str) -> str:
+        return f"{self.label}: the allocation {allocator.id} {reason}."
 
-# Options every method takes: how many recent tokens are protected whatever the window (None: the rule of
-# `selection.protected_counts`), and the allocators' own settings.
-COMMON_OPTIONS: Options = MappingProxyType(
-    {
-        "protect": None,
-        "safeguard": 0.2,
-        "rule": "floor",
-        "normalise": True,
-        "beta": 20,
-        "layer_weights": None,
-    }
-)
-
-
-def _check(method: Method, options: dict[str, Any]) -> None:
-    for name, default in {**COMMON_OPTIONS, **method.options}.items():
-        if isinstance(default, bool) and not isinstance(options[name], bool):
-            raise InputError(f"{method.label}: {name} is true or false, not {options[name]!r}.")
-    for name in ("window", "sinks", "recent", "heads", "pool", "protect"):
-        value = options.get(name)
-        low = 0 if name in ("sinks", "protect") else 1
-        if value is None and name == "protect":
-            continue
-        if name in options and (not isinstance(value, int) or isinstance(value, bool) or value < low):
-            raise InputError(f"{method.label}: {name} is a whole number from {low} up, not {value!r}.")
-    if options.get("pool_kind", "avg") not in POOL_KINDS:
-        raise InputError(f"{method.label}: pool_kind is one of {', '.join(POOL_KINDS)}.")
-    if options.get("group", "mean") not in GROUP_REDUCTIONS:
-        raise InputError(f"{method.label}: group is one of {', '.join(GROUP_REDUCTIONS)}.")
-    for name in ("safeguard", "stage1"):
-        value = options.get(name, 0.5)
-        if not isinstance(value, int | float) or not 0 <= value <= 1:
-            raise InputError(f"{method.label}: {name} lies between 0 and 1, not {value!r}.")
+    def describe(self) -> dict[str, Any]:
+        """What a person needs to know of it, as plain values: words, options (`Option.describe`), presets."""
+        words = ("id", "label", "idea", "paper", "reads", "cost", "reconstructed", "differs", "allocation")
+        extra = [r for r in ALLOCATORS[self.allocation].rows if r.name not in self.options]
+        return {
+            **{name: getattr(self, name) for name in words},
+            "options": [row.describe() for row in (*self.rows, *extra, PROTECT)],
+            "presets": {name: dict(options) for name, options in self.presets.items()},
+            "allocations": [a.id for a in self.allocators()],
+        }
 
 
+def _defaults(rows: Iterable[Option]) -> dict[str, Any]:
+    return {row.name: row.default for row in rows}
+
+
+def _row_of(name: str, default: Any) -> Option:
+    """A row for a plain default, as wide as may be."""
+    if isinstance(default, str):
+        return Option(name, default, CHOICE, "", choices=(default,))
+    kind = SWITCH if isinstance(default, bool) else WHOLE if isinstance(default, int) else NUMBER
+    return Option(name, default, kind, "", -1e9, 1e9)

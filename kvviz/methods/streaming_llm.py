@@ -6,10 +6,16 @@ The paper re-rotates keys to their place in the cache; here, as in kvpress, keys
 positions. Nothing but positions is read. Cost: none.
 """
 
-import torch
+from __future__ import annotations
 
-from kvviz.methods.layer import LayerView
+from typing import TYPE_CHECKING
+
+from kvviz.lazy import torch
+from kvviz.methods.parts import SINKS
 from kvviz.methods.spec import Method, Options, Scores
+
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
 
 
 def score(layer: LayerView, options: Options) -> Scores:
@@ -24,7 +30,7 @@ METHOD = Method(
     paper="arXiv 2309.17453",
     reads="positions",
     score=score,
-    options={"sinks": 4},
+    rows=(SINKS,),
     cost="none",
     decodes=True,
     protect=lambda b, options: 1,  # the latest token; the others follow by their score

@@ -8,23 +8,29 @@ kept whatever they score, since the values of attention sinks are tiny [reconstr
 over the group]. No pooling. Cost: Hq W n d.
 """
 
-from kvviz.errors import InputError
-from kvviz.methods.layer import LayerView
-from kvviz.methods.parts import pool, reduce_group
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from kvviz.methods.parts import GROUP, POOL, POOL_KIND, SINKS, WINDOW, pool, reduce_group
 from kvviz.methods.spec import Method, Options, Scores
+from kvviz.options import CHOICE, Option
+
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
 
 
 def score(layer: LayerView, options: Options) -> Scores:
     if options["base"] == "h2o":
         attention = layer.extra("column_sums")[:, layer.first_position :]
-    elif options["base"] == "window":
-        attention = layer.attention_mean(options["window"])
     else:
-        raise InputError(f"VATP: base is one of window, h2o, not {options['base']!r}.")
+        attention = layer.attention_mean(options["window"])
     sizes = layer.values[:, : layer.context].float().norm(1, dim=-1)
     raw = reduce_group(attention[:, : layer.context], layer, options["group"]) * sizes
     return Scores(pool(raw, options), raw=raw)
 
+
+BASE = Option("base", "window", CHOICE, "Whose attention is read.", choices=("window", "h2o"))
 
 METHOD = Method(
     id="vatp",
@@ -34,14 +40,7 @@ METHOD = Method(
     reads="attention of the last W queries, values",
     score=score,
     needs_by={("base", "h2o"): frozenset({"column_sums"})},
-    options={
-        "window": 32,
-        "pool": 7,
-        "pool_kind": "none",
-        "group": "mean",
-        "sinks": 20,
-        "base": "window",
-    },
+    rows=(WINDOW, POOL, POOL_KIND.having("none"), GROUP, SINKS.having(20), BASE),
     cost="Hq W n d",
     reconstructed="the first 20 tokens kept, the window of the default base, the mean over the group",
     compare_with="snapkv",
