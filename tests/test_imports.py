@@ -17,14 +17,14 @@ PACKAGE = ROOT / "kvviz"
 
 # Stages in order; a module may import from its own stage and from those before it.
 STAGES = (
-    {"errors", "types", "settings", "resources", "identity"},
+    {"errors", "types", "settings", "resources", "identity", "options", "lazy"},
     {"engine.ask"},
     {"models"},
     {"engine.ranking", "engine.prompts", "engine.forward", "engine.attention"},
+    {"engine.budgets"},
     {"methods"},
     {"engine.observers"},
     {"engine.trace"},
-    {"engine.budgets"},
     {"engine.selection"},
     {"engine.cache"},
     {"engine.decode"},

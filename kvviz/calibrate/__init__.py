@@ -20,14 +20,6 @@ from kvviz.calibrate.texts import Texts
 from kvviz.errors import InputError
 from kvviz.methods import artefacts
 
-# name -> default number of steps and what a step is
-STEPS: dict[str, tuple[int, str]] = {
-    "compresskv": (24, "needle prompts"),
-    "indexmem": (1500, "training steps"),
-    "duoattention": (150, "training steps"),
-    "qfilters": (16, "pieces of text"),
-}
-
 
 def calibrate(
     name: str,
@@ -44,14 +36,13 @@ def calibrate(
     texts     a folder with .txt files; default: the public-domain texts of assets/calibration. Generated
               texts are always added.
     out       where the file goes; default: the user's cache folder, where it is found again.
-    steps     see `STEPS`. More is better and slower.
+    steps     default: the method's own (`ArtefactSpec`). More is better and slower.
     progress  called as progress(message, fraction).
 
     Raises Cancelled when `cancel` is set, InputError with a sentence for a person.
     """
-    if name not in STEPS:
-        raise InputError(f"There is nothing to calibrate called {name!r}. Choose from: {', '.join(STEPS)}.")
-    steps = STEPS[name][0] if steps is None else steps
+    spec = artefacts.spec_of(name)
+    steps = spec.steps if steps is None else steps
     if not isinstance(steps, int) or steps < 1:
         raise InputError(f"steps is a whole number from 1 up, not {steps!r}.")
     folder = artefacts.folder_for(model, out)

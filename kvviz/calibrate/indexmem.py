@@ -23,8 +23,8 @@ from kvviz.engine.decode import Wave, feed_same
 from kvviz.engine.measures import Probes, _LayerProbe
 from kvviz.engine.selection import select
 from kvviz.engine.trace import prefill
-from kvviz.methods.artefacts import Artefact, indexer_sizes, lend
-from kvviz.methods.indexmem import index_scores, indexer_keys, indexer_queries
+from kvviz.methods.artefacts import Artefact, lend
+from kvviz.methods.indexmem import index_scores, indexer_keys, indexer_queries, indexer_sizes
 
 LENGTHS = (512, 512, 512, 1024)  # by turns
 HELD_BYTES = 3 << 29  # inputs, queries and keys of the training texts, in float16

@@ -9,6 +9,7 @@ from kvviz.cli.files import check_folder
 from kvviz.cli.terminal import Progress, interruptible, note
 from kvviz.engine.ask import LAST_SEED, whole
 from kvviz.errors import Cancelled
+from kvviz.methods import artefact_specs
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -17,7 +18,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "from where it was."
     )
     add = parser.add_argument
-    add("method", choices=("compresskv", "indexmem", "duoattention", "qfilters"))
+    add("method", choices=tuple(artefact_specs()))
     add("--model", default="smollm2-135m", help="as for compare (default: %(default)s)")
     add("--texts", default=None, metavar="DIR", help="a folder of .txt files instead of those that ship")
     add("--out", default=None, metavar="DIR", help="where the file goes (default: the user's cache folder)")

@@ -11,7 +11,6 @@ from typing import Any
 import torch
 
 from kvviz.engine.ask import Ask, check_limits
-from kvviz.engine.budgets import ALLOCATORS, allocate
 from kvviz.engine.decode import Sampling
 from kvviz.engine.observers import OBSERVERS
 from kvviz.engine.rolling import check_rolling
@@ -110,8 +109,6 @@ def _planned(name: str, options: Mapping[str, Any], controlled: bool) -> Planned
     method = get_method(ref.id)
     given = {**ref.given, **options}
     own = method.resolve(given)
-    if own["allocation"] not in ALLOCATORS:
-        allocate(own["allocation"], [], own)  # says which there are
     shared = {}
     if controlled:  # what was given by name stays
         preset = method.presets.get(given.get("preset"), {})
@@ -160,7 +157,7 @@ def make_plan(
                 f"The window ({window}) is longer than the prompt ({prompt.n_compressible}). "
                 "Choose a smaller window."
             )
-        if reason := p.method.available(model):
+        if reason := p.method.available(model, p.used):
             raise NeedError(reason)
     if ask.evict_every is not None:
         check_rolling(model, [p.name for p in methods], [p.used for p in methods])

@@ -436,7 +436,7 @@ class _Run:
             "source": self.model.source,
             "weights": self.model.weights_hash,
             "calibrated": {
-                p.name: artefacts.load(self.model, p.method.artefact).about.get("sha256", "lent")
+                p.name: artefacts.load(self.model, p.method.artefact.name).about.get("sha256", "lent")
                 for p in self.plan.methods
                 if p.method.artefact is not None
             },

@@ -133,13 +133,9 @@ def score_layer(trace: Trace, index: int, wanted: list[tuple[Method, Mapping[str
             rows[index] = method.score(LayerView(trace, index, contexts[index], memo), options)
 
 
-_NOT_SCORING = ("allocation", "protect", "safeguard", "rule", "normalise", "beta", "layer_weights", "stage1")
-
-
 def _key(method: Method, options: Mapping[str, Any], contexts: list[int]) -> tuple:
     """Scores depend on the method, its scoring options and where the context ends, on nothing else."""
-    scoring = tuple(sorted((k, str(v)) for k, v in options.items() if k not in _NOT_SCORING))
-    return ("scores", method.id, scoring, tuple(contexts))
+    return ("scores", method.id, method.scoring_options(options), tuple(contexts))
 
 
 def label_of(method: Method, options: Mapping[str, Any]) -> str:
@@ -159,8 +155,6 @@ def select(trace: Trace, method: str, budget: float | int, **options: Any) -> Se
     started = time.perf_counter()
     spec, inline = parse_method(method)
     resolved = spec.resolve({**inline, **options})
-    if resolved["allocation"] not in ALLOCATORS:
-        allocate(resolved["allocation"], [], resolved)
     missing = spec.needs_with(resolved) - set(trace.extras)
     if missing:
         trace.extra(sorted(missing)[0], 0)

@@ -20,11 +20,10 @@ from kvviz.engine.forward import forward
 from kvviz.engine.observers import OBSERVERS, ColumnSums
 from kvviz.errors import Cancelled, NeedError
 from kvviz.methods import parse_method
+from kvviz.methods.parts import MAX_WINDOW
 from kvviz.models import Model
 from kvviz.settings import settings
 from kvviz.types import Prompt
-
-MAX_WINDOW = 128  # queries a trace always holds; a longer observation window is an error
 
 
 def block_rows(n: int) -> int:

@@ -35,7 +35,20 @@ from kvviz.methods import (
     tova,
     vatp,
 )
-from kvviz.methods.spec import Method
+from kvviz.methods.spec import ArtefactSpec, Method, Scores
+from kvviz.options import Option
+
+__all__ = [
+    "METHODS",
+    "Method",
+    "Option",
+    "Scores",
+    "artefact_specs",
+    "get_method",
+    "list_methods",
+    "methods_table",
+    "parse_method",
+]
 
 METHODS: tuple[Method, ...] = (
     random.METHOD,
@@ -83,6 +96,11 @@ def get_method(method_id: str) -> Method:
         meant = f"Did you mean {close[0]}?" if close else f"Choose from: {', '.join(_BY_ID)}."
         raise InputError(f"There is no method {shown(method_id)}. {meant}")
     return _BY_NAME[plain]
+
+
+def artefact_specs() -> dict[str, ArtefactSpec]:
+    """{name: spec} of every calibrated file that some method needs."""
+    return {m.artefact.name: m.artefact for m in METHODS if m.artefact is not None}
 
 
 def methods_table() -> str:

@@ -37,19 +37,14 @@ _KEY = "kvviz"
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 
 
-def specs() -> dict[str, ArtefactSpec]:
-    """{name: spec} of every calibrated file that some method needs."""
-    from kvviz.methods import METHODS
-
-    return {m.artefact.name: m.artefact for m in METHODS if m.artefact is not None}
-
-
 def spec_of(name: str) -> ArtefactSpec:
     """The spec called `name`; InputError names those there are."""
-    if name not in specs():
-        known = ", ".join(sorted(specs()))
-        raise InputError(f"There is nothing to calibrate called {name!r}. Choose from: {known}.")
-    return specs()[name]
+    from kvviz.methods import artefact_specs
+
+    specs = artefact_specs()
+    if name not in specs:
+        raise InputError(f"There is nothing to calibrate called {name!r}. Choose from: {', '.join(specs)}.")
+    return specs[name]
 
 
 @dataclass(frozen=True)

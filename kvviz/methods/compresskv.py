@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from kvviz.errors import InputError
 from kvviz.lazy import torch
 from kvviz.methods.parts import POOL, POOL_KIND, WINDOW, pool
 from kvviz.methods.spec import ArtefactSpec, Method, Options, Scores
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 def chosen_heads(scores: torch.Tensor, count: int) -> list[int]:
     """The `count` heads of a layer with the highest retrieval score [Hq]; ties to the lower head."""
+    if count > len(scores):
+        raise InputError(_too_many(len(scores), count))
     return scores.sort(descending=True, stable=True).indices[:count].tolist()
 
 
@@ -43,10 +46,13 @@ def score(layer: LayerView, options: Options) -> Scores:
     )
 
 
+def _too_many(most: int, wanted: int) -> str:
+    return f"CompressKV: heads is at most {most} in this model, not {wanted}."
+
+
 def _fits(model: Model, options: Options) -> str:
-    most = model.n_query_heads
-    wanted = options["heads"]
-    return f"CompressKV: heads is at most {most} in this model, not {wanted}." if wanted > most else ""
+    most, wanted = model.n_query_heads, options["heads"]
+    return _too_many(most, wanted) if wanted > most else ""
 
 
 HEADS = Option("heads", 4, WHOLE, "How many retrieval heads of a layer are asked.", 1, 1024)

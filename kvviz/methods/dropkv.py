@@ -55,7 +55,7 @@ POOL_OVER = Option(
     "Whether tokens of the window take part in pooling.",
     choices=("context", "all"),
 )
-EPSILON = Option("epsilon", 1e-6, NUMBER, "Keeps 1 - p above zero.", 1e-12, 1)
+EPSILON = Option("epsilon", 1e-6, NUMBER, "Keeps 1 - p above zero.", 0, 1)
 MATCH_DTYPE = Option("match_dtype", False, SWITCH, "Round p to the model's dtype first, as the authors do.")
 
 METHOD = Method(

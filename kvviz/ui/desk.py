@@ -70,8 +70,11 @@ class Desk:
         """Methods that cannot run on this model, each with its reason (known once it is loaded)."""
         reasons = self.engine.unavailable(str(model), str(dtype))
         specs = {spec.id: spec for spec in self.engine.methods()}
-        rows = [{"id": m, "label": specs[m].label, "reason": reason, "artefact": specs[m].artefact}
-                for m, reason in reasons.items()]  # fmt: skip
+        rows = [
+            {"id": m, "label": specs[m].label, "reason": reason,
+             "artefact": specs[m].artefact and specs[m].artefact.name}
+            for m, reason in reasons.items()
+        ]  # fmt: skip
         return told(state="methods", methods=rows, model=str(model), dtype=str(dtype),
                     calibrates=not self.limits.public)  # fmt: skip
 
@@ -91,7 +94,7 @@ class Desk:
             ask = asks.Request(model=model, dtype=dtype)
 
             def events(cancel: threading.Event, progress: Any) -> Iterator[Any]:
-                return self.engine.calibrate(ask, spec.artefact, cancel, progress)
+                return self.engine.calibrate(ask, spec.artefact.name, cancel, progress)
 
             for status in worker.stream(self.engine, ask, self._stop_calibration, events):
                 stopped = status["state"] == "stopped"

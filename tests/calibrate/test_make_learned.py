@@ -9,7 +9,7 @@ import torch
 from tiny import make_model
 
 from kvviz.methods import list_methods
-from kvviz.methods.artefacts import Artefact, lend, shapes
+from kvviz.methods.artefacts import Artefact, lend, spec_of
 
 SCRIPT = Path(__file__).resolve().parents[2] / "docs" / "make_learned.py"
 spec = importlib.util.spec_from_file_location("make_learned", SCRIPT)
@@ -28,7 +28,7 @@ def tiny():
 def calibrated(tiny):
     draw = torch.Generator().manual_seed(0)
     made = [
-        Artefact(n, {k: torch.rand(s, generator=draw) for k, s in shapes(n, tiny.info).items()}, {})
+        Artefact(n, {k: torch.rand(s, generator=draw) for k, s in spec_of(n).shapes(tiny.info).items()}, {})
         for n in NAMES
     ]
     with lend(made[0]), lend(made[1]), lend(made[2]), lend(made[3]):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from decimal import Decimal
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,9 +26,9 @@ from kvviz.engine.budgets import (
 )
 from kvviz.errors import InputError
 from kvviz.identity import BUDGET_WORDS
-from kvviz.methods.spec import COMMON_OPTIONS
+from kvviz.methods import METHODS, get_method
 
-OPTIONS = dict(COMMON_OPTIONS)
+OPTIONS = {row.name: row.default for a in ALLOCATORS.values() for row in a.rows}
 
 
 def layer(scores, budget, first=None, weight=None) -> Candidates:
@@ -283,13 +284,33 @@ def test_what_does_not_divide_goes_to_the_lower_heads():
     assert shared("entropy", layers) == [[3, 3, 2, 2], [4, 4, 3, 3]]
 
 
-def test_unknown_names_are_sentences():
-    with pytest.raises(InputError, match="There is no allocation 'best'. Choose from: uniform, pyramid"):
-        shared("best", [])
-    with pytest.raises(InputError, match="rule is"):
-        shared("across_heads", [layer([[1.0]], 1)], rule="blend")
-    with pytest.raises(InputError, match="beta is at least 1"):
-        shared("pyramid", [layer([[1.0]], 1)], beta=0.5)
+@pytest.mark.parametrize(
+    ("method", "options", "sentence"),
+    [
+        ("snapkv", {"allocation": "best"}, "SnapKV: allocation is one of uniform, pyramid, "),
+        ("adakv", {"rule": "blend"}, "AdaKV: rule is one of floor, interpolate, not 'blend'."),
+        ("pyramidkv", {"beta": 0.5}, "PyramidKV: beta is a number from 1 to 1,000, not 0.5."),
+        ("adakv", {"beta": 5}, "AdaKV: beta belongs to the allocation pyramid, and "),
+        ("snapkv", {"allocation": "calibrated"}, "SnapKV: the allocation calibrated needs layer_weights: "),
+        ("snapkv", {"allocation": "whole_heads"}, "SnapKV: the allocation whole_heads ranks heads by a "),
+    ],
+)
+def test_what_an_allocation_cannot_do_is_a_sentence(method, options, sentence):
+    with pytest.raises(InputError) as error:
+        get_method(method).resolve(options)
+    assert str(error.value).startswith(sentence)
+
+
+def test_an_allocation_says_which_methods_it_can_serve():
+    assert "calibrated" not in [a.id for a in get_method("snapkv").allocators()]
+    assert "calibrated" in [a.id for a in get_method("cake").allocators()]
+    whole = [m.id for m in METHODS if ALLOCATORS["whole_heads"] in m.allocators()]
+    assert whole == ["duoattention"]
+    weighed = get_method("snapkv").resolve({"allocation": "calibrated", "layer_weights": "0.5 0.3"})
+    assert weighed["layer_weights"] == [0.5, 0.3]
+    two_layers, three = SimpleNamespace(n_layers=2), SimpleNamespace(n_layers=3)
+    assert get_method("snapkv").available(two_layers, weighed) == ""
+    assert "each of the 3 layers" in get_method("snapkv").available(three, weighed)
 
 
 # -- totals and ties, from the definition -------------------------------------------------------------

@@ -99,7 +99,9 @@ def check_counts(trace: Trace, selection, b: int, in_layer: bool) -> None:
 def test_every_method_and_allocation_keeps_exactly_its_budget(group, n, share, method, allocation):
     b = 1 + int(share * (n - 1))
     trace = made_trace(group, n)
-    given_options = {} if allocation is None else {"allocation": allocation, "layer_weights": [3.0, 1.0, 2.0]}
+    given_options = {} if allocation is None else {"allocation": allocation}
+    if allocation == "calibrated":
+        given_options["layer_weights"] = [3.0, 1.0, 2.0]
     selection = select(trace, method, b, **given_options)
     name = allocation or get_method(method).allocation
     check_counts(trace, selection, b, in_layer=name in ("uniform", "across_heads"))
@@ -120,7 +122,8 @@ def test_every_method_and_allocation_keeps_exactly_its_budget(group, n, share, m
 def test_the_same_where_layers_slide(n, share, method, allocation):
     b = 1 + int(share * (n - 1))
     trace = made_trace(3, n, "gemma3")
-    selection = select(trace, method, b, allocation=allocation, layer_weights=[1.0, 1.0, 1.0])
+    weights = {"layer_weights": [1.0, 1.0, 1.0]} if allocation == "calibrated" else {}
+    selection = select(trace, method, b, allocation=allocation, **weights)
     check_counts(trace, selection, b, in_layer=allocation in ("uniform", "across_heads"))
     trace.memo.clear()
 
@@ -226,6 +229,10 @@ def tied(monkeypatch):
     return method
 
 
+# allocations in which scores compete as they are
+COMPETE = {"uniform": {}, "across_heads": {"safeguard": 0.0}, "global": {"normalise": False}}
+
+
 def competitors(selection, trace, layers):
     """(score, position, head, layer) of every unprotected visible entry, best first."""
     entries = []
@@ -245,9 +252,8 @@ def test_ties_go_to_the_earlier_position_then_the_lower_head_then_the_lower_laye
     trace = made_trace(3, 24, family)
     trace.memo.clear()
     common = {"seed": seed, "protect": b // 3, "sinks": b // 4}
-    common |= {"safeguard": 0.0, "normalise": False}
-    for allocation in ("uniform", "across_heads", "global"):
-        selection = select(trace, "tied", b, allocation=allocation, **common)
+    for allocation, further in COMPETE.items():
+        selection = select(trace, "tied", b, allocation=allocation, **common, **further)
         kept = {
             (index, h, p)
             for index in range(LAYERS)
@@ -270,8 +276,8 @@ def test_ties_go_to_the_earlier_position_then_the_lower_head_then_the_lower_laye
 
 def test_nan_never_competes_while_anything_else_is_left(tied):
     trace = made_trace(3, 24)
-    for allocation in ("uniform", "across_heads", "global"):
-        selection = select(trace, "tied", 4, nan=1, seed=1, allocation=allocation, safeguard=0.0, protect=0)
+    for allocation, further in COMPETE.items():
+        selection = select(trace, "tied", 4, nan=1, seed=1, allocation=allocation, protect=0, **further)
         for mask, scores in zip(selection.mask, selection.scores):
             assert not (mask & scores.isnan()).any()
 
@@ -425,13 +431,13 @@ def test_presets_lie_between_defaults_and_given_options():
         (("snap", 0.5, {}), "There is no method 'snap'. Did you mean snapkv?"),
         (("snapkv", 0.5, {"windows": 3}), "SnapKV has no option 'windows'. Options: allocation, "),
         (("snapkv:window", 0.5, {}), "Write options as name=value: 'window' in 'snapkv:window' is not."),
-        (("snapkv", 0.5, {"window": 0}), "SnapKV: window is a whole number from 1 up, not 0."),
-        (("snapkv", 0.5, {"window": 2.5}), "SnapKV: window is a whole number from 1 up, not 2.5."),
-        (("snapkv", 0.5, {"pool_kind": "median"}), "SnapKV: pool_kind is one of avg, max, none."),
+        (("snapkv", 0.5, {"window": 0}), "SnapKV: window is a whole number from 1 to 128, not 0."),
+        (("snapkv", 0.5, {"window": 2.5}), "SnapKV: window is a whole number from 1 to 128, not 2.5."),
+        (("snapkv", 0.5, {"pool_kind": "median"}), "SnapKV: pool_kind is one of avg, max, none, "),
         (("snapkv", 0.5, {"preset": "x"}), "SnapKV has no preset 'x'. Presets: paper, kvpress."),
-        (("snapkv", 0.5, {"allocation": "x"}), "There is no allocation 'x'. Choose from: uniform, "),
-        (("adakv", 0.5, {"safeguard": 1.1}), "AdaKV: safeguard lies between 0 and 1, not 1.1."),
-        (("criticalkv", 0.5, {"stage1": -0.1}), "CriticalKV: stage1 lies between 0 and 1, not -0.1."),
+        (("snapkv", 0.5, {"allocation": "x"}), "SnapKV: allocation is one of uniform, "),
+        (("adakv", 0.5, {"safeguard": 1.1}), "AdaKV: safeguard is a number from 0 to 1, not 1.1."),
+        (("criticalkv", 0.5, {"stage1": -0.1}), "CriticalKV: stage1 is a number from 0 to 1, not -0.1."),
         (("snapkv", 0, {}), "A budget is a share above 0 and up to 1 "),
     ],
 )
@@ -443,7 +449,7 @@ def test_bad_requests_are_one_sentence(call, sentence):
 
 
 def test_a_window_longer_than_the_trace_holds_is_named():
-    with pytest.raises(NeedError, match="window of 200 needs more queries than this trace holds .128."):
+    with pytest.raises(InputError, match="window is a whole number from 1 to 128, not 200"):
         select(made_trace(3, 250), "snapkv", 0.5, window=200)
     notes = select(made_trace(3, 60), "snapkv", 0.5, window=128).notes
     assert "The observation window was cut from 128 to the 60 tokens there are." in notes

@@ -24,7 +24,7 @@ class FakeEngine:
     def methods(self):
         return [
             SimpleNamespace(id=m, label=LABELS[m], options={"window": 32}, idea="", paper="",
-                            artefact="dropkv" if m == "dropkv" else None, allocation="uniform",
+                            artefact=SimpleNamespace(name=m) if m == "dropkv" else None, allocation="uniform",
                             decodes=m == "keydiff")
             for m in ("snapkv", "criticalkv", "adakv", "dropkv", "keydiff", "streaming_llm")
         ]
