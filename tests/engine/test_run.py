@@ -553,7 +553,7 @@ def test_closing_the_stream_ends_the_run(tiny_llama):
         ({"budgets": [0.5, 0.5]}, "The budget 50% is chosen twice. Choose each budget once."),
         ({"methods": ["snap"]}, "There is no method 'snap'. Did you mean snapkv?"),
         ({"methods": ["snapkv:windows=4"]}, "SnapKV has no option 'windows'. Options: allocation, "),
-        ({"methods": ["snapkv:allocation=best"]}, "There is no allocation 'best'. Choose from: uniform, "),
+        ({"methods": ["snapkv:allocation=best"]}, "SnapKV: allocation is one of uniform, "),
         ({"budgets": [0]}, "A budget is a share above 0 and up to 1 "),
         ({"budgets": [1.5]}, "A budget is a share above 0 and up to 1 "),
         ({"budgets": [float("nan")]}, "A budget is a share above 0 and up to 1 "),

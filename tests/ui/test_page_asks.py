@@ -86,7 +86,7 @@ def test_page_endpoint_command_line_stored_run_and_python_run_the_same_under_the
     ask = form(window=window)
     *_, last = engine.stream(ask, threading.Event(), print)
     page = last.result
-    windowed = [] if window is None else ["dropkv", "tova", "pyramidkv"]
+    windowed = [] if window is None else ["dropkv", "pyramidkv"]
     named = [f"{m}:window={window}" if m in windowed else m for m in ALL]
     prompt = kvviz.build_prompt(model, TEXT, "What is the code?")
 
