@@ -20,6 +20,7 @@ from kvviz.errors import InputError, NeedError
 from kvviz.identity import Budget, MethodRef, option_text
 from kvviz.methods import Method, get_method
 from kvviz.models import Model
+from kvviz.options import known
 from kvviz.settings import Settings
 from kvviz.types import Prompt
 
@@ -107,7 +108,7 @@ def _name(name: str) -> str:
 def _planned(name: str, options: Mapping[str, Any], controlled: bool) -> Planned:
     ref = MethodRef.parse(name)
     method = get_method(ref.id)
-    given = {**ref.given, **options}
+    given = known(method.rows, {**ref.given, **options})  # as options are called now
     own = method.resolve(given)
     shared = {}
     if controlled:  # what was given by name stays

@@ -90,12 +90,19 @@ def list_methods() -> list[Method]:
 
 def get_method(method_id: str) -> Method:
     """The spec of one method, by its id or its label; InputError says which was probably meant."""
+    if method_id in _BY_ID:
+        return _BY_ID[method_id]
     plain = "".join(filter(str.isalnum, method_id)).casefold()
     if plain not in _BY_NAME:
         close = [_BY_NAME[name].id for name in get_close_matches(plain, _BY_NAME, 1)]
         meant = f"Did you mean {close[0]}?" if close else f"Choose from: {', '.join(_BY_ID)}."
         raise InputError(f"There is no method {shown(method_id)}. {meant}")
-    return _BY_NAME[plain]
+    return _BY_ID[_BY_NAME[plain].id]
+
+
+def artefact_specs() -> dict[str, ArtefactSpec]:
+    """{name: spec} of every calibrated file that some method needs."""
+    return {m.artefact.name: m.artefact for m in METHODS if m.artefact is not None}
 
 
 def artefact_specs() -> dict[str, ArtefactSpec]:

@@ -45,7 +45,7 @@ def pool(scores: torch.Tensor, options: Mapping[str, Any]) -> torch.Tensor:
 def _average(scores: torch.Tensor, size: int) -> torch.Tensor:
     """`avg_pool1d` by adding shifted rows, in the same order: its own loop on a CPU is not vectorised."""
     length, total = scores.shape[-1], torch.zeros_like(scores)
-    for shift in range(-(size // 2), size - size // 2):
+    for shift in range(max(-(size // 2), 1 - length), min(size - size // 2, length)):
         low, high = max(0, -shift), min(length, length - shift)  # the entries that have one at i + shift
         if low < high:
             total[..., low:high] += scores[..., low + shift : high + shift]
