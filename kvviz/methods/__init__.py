@@ -105,11 +105,6 @@ def artefact_specs() -> dict[str, ArtefactSpec]:
     return {m.artefact.name: m.artefact for m in METHODS if m.artefact is not None}
 
 
-def artefact_specs() -> dict[str, ArtefactSpec]:
-    """{name: spec} of every calibrated file that some method needs."""
-    return {m.artefact.name: m.artefact for m in METHODS if m.artefact is not None}
-
-
 def methods_table() -> str:
     """The README's table of methods, in markdown: one row a method."""
     rows = ["| id | idea | paper | reads | allocation | provenance |", "|---|---|---|---|---|---|"]
