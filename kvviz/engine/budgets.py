@@ -39,8 +39,23 @@ RULE = Option(
     "Whether the safeguard is a floor, or a blend with the even split.",
     choices=("floor", "interpolate"),
 )
+SAFEGUARD_OF = Option(
+    "safeguard_of",
+    "context",
+    CHOICE,
+    "What a floor is a share of: the context's budget, or all of it with what is kept by rule inside.",
+    choices=("context", "budget"),
+)
+PYRAMID_OF = Option(
+    "pyramid_of",
+    "context",
+    CHOICE,
+    "What falls from layer to layer: the context's budget, or all of it with the window inside.",
+    choices=("context", "budget"),
+)
 NORMALISE = Option("normalise", True, SWITCH, "Divide the scores of a layer by their sum first.")
 BETA = Option("beta", 20.0, NUMBER, "How many times less than the mean the last layer gets.", 1, 1000)
+COMPETING = (SAFEGUARD, RULE, SAFEGUARD_OF)  # where heads of a layer compete
 LAYER_WEIGHTS = Option(
     "layer_weights", None, LIST, "What each layer may claim: one number a layer.", 0, 1e9, optional=True
 )
@@ -169,7 +184,8 @@ def uniform(layers: Sequence[Candidates], options: Options) -> list[torch.Tensor
 
 def across_heads(layers: Sequence[Candidates], options: Options) -> list[torch.Tensor]:
     """AdaKV. rule "floor": each head keeps floor(safeguard * budget) of its own best, the rest compete.
-    rule "interpolate": (1 - safeguard) * count among the best + safeguard * budget."""
+    rule "interpolate": (1 - safeguard) * count among the best + safeguard * budget.
+    safeguard_of "budget": the floor is of the whole budget, what is kept by rule counts towards it."""
     return [_share_heads(c, c.heads * c.budget, options) for c in layers]
 
 
@@ -180,7 +196,8 @@ def _share_heads(c: Candidates, total: int, options: Options) -> torch.Tensor:
         counts = best_counts([c], total)[0].tolist()
         shares = [(1 - float(alpha)) * f + float(alpha) * average for f in counts]
         return torch.tensor(round_to_total(shares, total, [c.context] * c.heads))
-    safe = min(math.floor(alpha * Fraction(total, c.heads)), c.context)
+    inside = c.protected if options["safeguard_of"] == "budget" else 0
+    safe = min(max(0, math.floor(alpha * (Fraction(total, c.heads) + inside)) - inside), c.context)
     if safe == 0:
         return best_counts([c], total)[0]
     mine = rank(c.scores, c.first) < safe  # each head's own best are safe; the others compete
@@ -207,15 +224,21 @@ def pyramid(layers: Sequence[Candidates], options: Options) -> list[torch.Tensor
     """PyramidKV: the last layer gets 1 / beta of the mean, the first so much that the mean holds.
 
     Where the first layer has fewer candidates than that, the line is turned about its middle until the
-    first layer just fits.
+    first layer just fits. pyramid_of "budget" (kvpress): the line is drawn for what a layer keeps in all,
+    and where its low end would not hold what is kept by rule, all layers get the same.
     """
     count, beta = len(layers), options["beta"]
-    mean = sum(c.budget for c in layers) / max(count, 1)
+    whole = options["pyramid_of"] == "budget"
+    inside = max((c.protected for c in layers), default=0) if whole else 0
+    mean = sum(c.budget + inside for c in layers) / max(count, 1)
     low = mean / beta
     high = 2 * mean - low
     room = max((c.context for c in layers), default=0)
     if high > room:
         high, low = float(room), 2 * mean - room
+    if whole and not high >= low >= inside:
+        high = low = mean
+    high, low, mean = high - inside, low - inside, mean - inside
     step = (high - low) / max(count - 1, 1)
     weights = [high - i * step for i in range(count)] if count > 1 else [mean]
     totals = by_layer(layers, [w * c.heads for w, c in zip(weights, layers)])
@@ -361,11 +384,11 @@ ALLOCATORS: dict[str, Allocator] = {
     a.id: a
     for a in (
         Allocator("uniform", "uniform", "head", uniform),
-        Allocator("pyramid", "pyramid", "head", pyramid, (BETA,)),
-        Allocator("across_heads", "across heads", "layer", across_heads, (SAFEGUARD, RULE)),
+        Allocator("pyramid", "pyramid", "head", pyramid, (BETA, PYRAMID_OF)),
+        Allocator("across_heads", "across heads", "layer", across_heads, COMPETING),
         Allocator("global", "global", "all", global_, (NORMALISE,)),
         Allocator("entropy", "entropy", "head", entropy),
-        Allocator("entropy_heads", "entropy and heads", "layer", entropy_heads, (SAFEGUARD, RULE)),
+        Allocator("entropy_heads", "entropy and heads", "layer", entropy_heads, COMPETING),
         Allocator("calibrated", "calibrated", "head", calibrated, (LAYER_WEIGHTS,), _claimed),
         Allocator("whole_heads", "whole heads", "all", whole_heads, (), _gated, exact=False),
     )

@@ -97,6 +97,8 @@ def select_from(scored: Scored, method: str, budget: float | int, **options: Any
     if spec.readout is not None and b < trace.n:
         readout = spec.readout(trace, picked["mask"], b, resolved)
     notes = list(_notes(trace, spec, resolved, b, rows, int(picked["budgets"].sum())))
+    if scores.layers[0].first is not None and b < trace.n and not (picked["stage"] == 2).any():
+        notes.append("Stage 1 alone fills this budget: the scores decided nothing beyond it.")
     notes += [] if readout is None else readout.notes
     return Selection(
         method=method,
@@ -116,8 +118,8 @@ def _context_counts(n: int, rows: list[LayerAccount], scores: list[Scores], opti
     """Context entries of every head, list of int64 [Hkv]; protected sinks are not candidates."""
     candidates = [
         Candidates(
-            torch.nan_to_num(s.values[:, a.sinks :], nan=float("-inf")),
-            goes_first(a, s),
+            _lifted(a, s),
+            None if s.lifted else goes_first(a, s),
             a.budget,
             s.weight,
             n - a.rows + a.sinks,
@@ -126,6 +128,14 @@ def _context_counts(n: int, rows: list[LayerAccount], scores: list[Scores], opti
         for a, s in zip(rows, scores)
     ]
     return allocate(options["allocation"], candidates, options)
+
+
+def _lifted(a: LayerAccount, s: Scores) -> torch.Tensor:
+    """The candidates' scores, [Hkv, C]; those of stage 1 are the layer's best where they are `lifted`."""
+    values = torch.nan_to_num(s.values[:, a.sinks :], nan=float("-inf"))
+    if not s.lifted or not values.numel():
+        return values
+    return torch.where(goes_first(a, s), values.max(), values)
 
 
 def _pick_all(trace: Rows, rows, scores: MethodScores, counts, options) -> dict[str, Any]:
@@ -144,7 +154,8 @@ def _pick_all(trace: Rows, rows, scores: MethodScores, counts, options) -> dict[
         deciding = torch.nan_to_num(deciding, nan=float("-inf"))
         k = count[:, None]
         if two_stage:
-            k1 = stage_counts(count, options["stage1"])[:, None]
+            inside = a.recent + a.sinks if options["stage1_of"] == "budget" else 0
+            k1 = stage_counts(count, options["stage1"], inside)[:, None]
             passed = ranks[index] < k1
             kept = rank(deciding, passed) < k
         elif s.first is not None:
@@ -171,10 +182,12 @@ def _pick_all(trace: Rows, rows, scores: MethodScores, counts, options) -> dict[
     }
 
 
-def stage_counts(counts: torch.Tensor, share: float) -> torch.Tensor:
-    """floor(share * count) of every head, exact: 0.13 of 900 is 117."""
+def stage_counts(counts: torch.Tensor, share: float, inside: int = 0) -> torch.Tensor:
+    """floor(share * count) of every head, exact: 0.13 of 900 is 117. `inside` entries, kept by rule, are
+    part of what is shared and of stage 1."""
     exact = Fraction(str(share))
-    return torch.tensor([math.floor(exact * count) for count in counts.tolist()], dtype=torch.int64)
+    found = [max(0, math.floor(exact * (count + inside)) - inside) for count in counts.tolist()]
+    return torch.tensor(found, dtype=torch.int64)
 
 
 def _notes(trace: Rows, spec: Method, options, b: int, rows: list[LayerAccount], kept: int):
@@ -183,7 +196,7 @@ def _notes(trace: Rows, spec: Method, options, b: int, rows: list[LayerAccount],
     window = options.get("window")
     if window is not None and window > trace.n:
         yield f"The observation window was cut from {window} to the {trace.n} tokens there are."
-    if window is not None and rows[0].recent < min(window, trace.n):
+    if window is not None and options["protect"] is None and rows[0].recent < min(window, trace.n):
         yield (
             f"Of the window's {min(window, trace.n)} tokens the last {rows[0].recent} are protected: "
             "more would leave too little of this budget."
@@ -205,3 +218,5 @@ def _notes(trace: Rows, spec: Method, options, b: int, rows: list[LayerAccount],
         )
     if spec.reconstructed:
         yield f"Reconstructed: {spec.reconstructed}."
+    if spec.differs:
+        yield f"{spec.label} differs from the public code: {spec.differs}."

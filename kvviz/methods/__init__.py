@@ -109,7 +109,8 @@ def methods_table() -> str:
     """The README's table of methods, in markdown: one row a method."""
     rows = ["| id | idea | paper | reads | allocation | provenance |", "|---|---|---|---|---|---|"]
     for method in METHODS:
-        provenance = f"reconstructed: {method.reconstructed}" if method.reconstructed else "verified"
+        said = (("reconstructed", method.reconstructed), ("differs", method.differs))
+        provenance = "; ".join(f"{word}: {what}" for word, what in said if what) or "verified"
         cells = (
             f"`{method.id}`",
             method.idea.rstrip("."),

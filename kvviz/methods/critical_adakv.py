@@ -9,7 +9,7 @@ Cost: as CriticalKV.
 
 from __future__ import annotations
 
-from kvviz.methods.criticalkv import PRESETS, ROWS, score
+from kvviz.methods.criticalkv import KVPRESS, ROWS, score
 from kvviz.methods.spec import Method
 
 METHOD = Method(
@@ -21,8 +21,9 @@ METHOD = Method(
     score=score,
     allocation="across_heads",
     rows=ROWS,
-    presets=PRESETS,
+    presets={"kvpress": {**KVPRESS, "safeguard_of": "budget"}},
     cost="Hq W n d + Hq n d D",
     reconstructed="the paper's window 32 and pooling 7; the printed form of the bound",
+    differs="window tokens are kept by rule, where kvpress may lose some at small budgets",
     compare_with="adakv",
 )

@@ -6,8 +6,10 @@
 
 With A_j = p_j nu_j, the L1 change of the output is at most sum A - (2 - 1/sigma) sum_kept A, where sigma
 is the attention mass kept: stage 1 is there to push sigma above 1/2, so that keeping a large A helps.
-kvpress also multiplies the window's forced scores and so may lose window tokens; here protected tokens
-are kept by rule. Paper settings window 32, pooling 7 [reconstructed]. Cost: Hq n d D for nu.
+kvpress also multiplies the window's forced scores and so may lose window tokens where stage 1 does not
+hold them all; here protected tokens are kept by rule, also in preset `kvpress`, whose stage 1 is half of
+the whole budget, window inside (`stage1_of`). Paper settings window 32, pooling 7 [reconstructed]. Cost:
+Hq n d D for nu.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from kvviz.methods.parts import reduce_group
 from kvviz.methods.snapkv import ROWS as BASE_ROWS
 from kvviz.methods.snapkv import score as base_score
 from kvviz.methods.spec import Method, Options, Scores
-from kvviz.options import NUMBER, Option
+from kvviz.options import CHOICE, NUMBER, Option
 
 if TYPE_CHECKING:
     from kvviz.methods.layer import LayerView
@@ -34,8 +36,16 @@ STAGE1 = Option(
     "stage1", 0.5, NUMBER, "Share of the context's budget that goes by attention alone.", 0, 1, scoring=False
 )
 EPSILON = Option("epsilon", 1e-4, NUMBER, "Added to the attention before it is multiplied.", 0, 1)
-ROWS = (*BASE_ROWS, STAGE1, EPSILON)
-PRESETS = {"kvpress": {"window": 64, "pool": 5, "pool_kind": "avg"}}
+STAGE1_OF = Option(
+    "stage1_of",
+    "context",
+    CHOICE,
+    "What stage 1 is a share of: the context's budget, or all of it with what is kept by rule inside.",
+    choices=("context", "budget"),
+    scoring=False,
+)
+ROWS = (*BASE_ROWS, STAGE1, STAGE1_OF, EPSILON)
+KVPRESS = {"window": 64, "pool": 5, "pool_kind": "avg", "protect": 64, "stage1_of": "budget"}
 
 METHOD = Method(
     id="criticalkv",
@@ -45,8 +55,9 @@ METHOD = Method(
     reads="attention of the last W queries, values, W_O",
     score=score,
     rows=ROWS,
-    presets=PRESETS,
+    presets={"kvpress": KVPRESS},
     cost="Hq W n d + Hq n d D",
     reconstructed="the paper's window 32 and pooling 7; the printed form of the bound",
+    differs="window tokens are kept by rule, where kvpress may lose some at small budgets",
     compare_with="snapkv",
 )

@@ -3,13 +3,16 @@
     a_ij = pool over j of p_ij, each row i rescaled to the attention it gave the context before
     m_j  = max over window rows and group of a_ij
     s_j  = max(m_j, mean_k m_k) nu_j / sum over KV heads of nu_j,   nu = group mean of ||v_j W_O||_1
-    stage 1: the tokens that, with the window, hold `coverage` of the mean attention go first
+    stage 1: tokens go first while those before them and themselves hold less than `coverage` - beta of the
+             mean attention on the context; beta = the mean attention on its last W tokens
 
 nu is normalised across KV heads at each position, not over tokens. Heads of a layer compete, with no
 floor. Of the tokens of stage 1 at most b - P a head go first, in the order of mean attention (`turn`).
-Stage 1 counts the attention that the window itself holds; the public code takes it from the
-last W context columns, after the window's own were cut away. Average pooling 5, window 32, coverage
-0.9. Cost: Hq W n d + Hq n d D.
+All that as in the public code,
+which means beta for the window's own attention but takes it after the window was cut away;
+`covers="all"` reads it so: the fewest tokens that, with the window, hold `coverage` of all attention. The
+code may evict window tokens that tie with stage 1, here they are kept by rule. Average pooling 5, window
+32, coverage 0.9. Cost: Hq W n d + Hq n d D.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from kvviz.engine.ranking import rank
 from kvviz.lazy import torch
 from kvviz.methods.parts import POOL, POOL_KIND, WINDOW, pool, reduce_group
 from kvviz.methods.spec import Method, Options, Scores
-from kvviz.options import NUMBER, Option
+from kvviz.options import CHOICE, NUMBER, Option
 
 if TYPE_CHECKING:
     from kvviz.methods.layer import LayerView
@@ -53,18 +56,33 @@ def defend(worst: torch.Tensor) -> torch.Tensor:
 
 
 def _first(layer: LayerView, options: Options) -> tuple[torch.Tensor, torch.Tensor]:
-    """The fewest best tokens that reach `coverage` together with the window, bool [Hkv, C], and the
-    place of every token in the order of mean attention."""
+    """Who goes first, bool [Hkv, C], and the place of every token in the order of mean attention."""
     mean = reduce_group(layer.attention_mean(options["window"]), layer)
-    context, window = mean[:, : layer.context], mean[:, layer.context :].sum(-1, keepdim=True)
+    context = mean[:, : layer.context]
     places = rank(context).to(context.device)
-    ranked = torch.empty_like(context).scatter_(-1, places, context)
-    before = ranked.cumsum(-1) - ranked + window  # what is covered without the token itself
-    return (before < options["coverage"]).gather(-1, places), places
+    if not layer.context:
+        return places < 0, places
+    ranked = context.sort(-1, descending=True).values
+    if options["covers"] == "all":
+        window = mean[:, layer.context :].sum(-1, keepdim=True)
+        before = ranked.cumsum(-1) - ranked + window  # what is covered without the token itself
+        return (before < options["coverage"]).gather(-1, places), places
+    beta = context[:, -options["window"] :].sum(-1).mean()
+    shares = ranked / ranked.sum(-1, keepdim=True).clamp_min(torch.finfo(ranked.dtype).tiny)
+    reached = shares.cumsum(-1) >= options["coverage"] - beta
+    return places < reached.int().argmax(-1, keepdim=True), places  # nobody where it is never reached
 
 
+COVERS = Option(
+    "covers",
+    "context",
+    CHOICE,
+    "What stage 1 covers a share of: the context's attention (the public code), or all attention.",
+    choices=("context", "all"),
+)
 COVERAGE = Option("coverage", 0.9, NUMBER, "Share of the mean attention that stage 1 covers.", 0, 1)
-ROWS = (WINDOW, POOL.having(5), POOL_KIND, COVERAGE)
+ROWS = (WINDOW, POOL.having(5), POOL_KIND, COVERAGE, COVERS)
+DIFFERS = "window tokens are kept by rule, where the public code lets them tie with stage 1"
 
 METHOD = Method(
     id="defensivekv",
@@ -76,5 +94,6 @@ METHOD = Method(
     allocation="across_heads",
     rows=(*ROWS, SAFEGUARD.having(0.0)),
     cost="Hq W n d + Hq n d D",
+    differs=DIFFERS,
     compare_with="adakv",
 )

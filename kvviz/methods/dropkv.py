@@ -70,8 +70,8 @@ METHOD = Method(
     ),
     presets={
         "paper": {"window": 8, "pool": 11, "pool_kind": "max", "pool_over": "context"},
-        "authors": {"window": 8, "pool": 11, "pool_kind": "avg", "pool_over": "all"},
-        "kvpress": {"window": 32, "pool": 7, "pool_kind": "avg", "pool_over": "all"},
+        "authors": {"window": 8, "pool": 11, "pool_kind": "avg", "pool_over": "all", "protect": 8},
+        "kvpress": {"window": 32, "pool": 7, "pool_kind": "avg", "pool_over": "all", "protect": 32},
     },
     cost="4 Hq W n d",
     reconstructed="the paper's maximum pooling (its code averages); the exact cone condition",

@@ -73,6 +73,8 @@ METHOD = Method(
     score=score,
     needs=frozenset({"query_stats"}),
     rows=(SINKS, N_FUTURE, EPSILON, COVARIANCE, VALUE_NORM),
-    presets={"kvpress": {"allocation": "across_heads", "epsilon": 1e-2}},
+    presets={
+        "kvpress": {"allocation": "across_heads", "epsilon": 1e-2, "safeguard_of": "budget"},
+    },
     cost="Hq n d^2",
 )

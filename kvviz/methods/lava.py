@@ -6,7 +6,9 @@
 The largest value norm of a head (over the context) scales all its scores, so heads of a layer can
 compete; layers get budgets in proportion to their entropy e_l. The authors re-budget and evict again
 after every layer, to hold less at once; the final shares are the same and are given at once here.
-Window 32, maximum pooling 7. Cost: Hq W n d.
+A layer's heads get
+(1 - safeguard) of what they hold of its best plus safeguard of the even split, as in the authors' code,
+rounded here so that totals stay exact. Window 32, maximum pooling 7. Cost: Hq W n d.
 """
 
 from __future__ import annotations
@@ -14,6 +16,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
+from kvviz.engine.budgets import RULE
 from kvviz.lazy import torch
 from kvviz.methods.parts import GROUP, POOL, POOL_KIND, WINDOW, pool, reduce_group
 from kvviz.methods.spec import Method, Options, Scores
@@ -47,8 +50,9 @@ METHOD = Method(
     reads="attention of the last W queries, values",
     score=score,
     allocation="entropy_heads",
-    rows=(WINDOW, POOL, POOL_KIND.having("max"), GROUP.having("max")),
+    rows=(WINDOW, POOL, POOL_KIND.having("max"), GROUP.having("max"), RULE.having("interpolate")),
     claims=True,
     cost="Hq W n d",
+    differs="the even share is of a layer's final budget; the code keeps its first one (a misspelt name)",
     compare_with="snapkv",
 )

@@ -2,15 +2,27 @@
 
     s and stage 1 as DefensiveKV;  the L Hkv (b - P) best context entries of the model are kept
 
-Scores are compared across layers as they are. All layers are held until the end of the prompt.
+Scores are compared across layers as they are; tokens of stage 1 count as much as the best of their
+layer. All layers are held until the end of the prompt.
 Cost: as DefensiveKV.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 from kvviz.engine.budgets import NORMALISE
-from kvviz.methods.defensivekv import ROWS, score
-from kvviz.methods.spec import Method
+from kvviz.methods import defensivekv
+from kvviz.methods.defensivekv import DIFFERS, ROWS
+from kvviz.methods.spec import Method, Options, Scores
+
+if TYPE_CHECKING:
+    from kvviz.methods.layer import LayerView
+
+def score(layer: LayerView, options: Options) -> Scores:
+    return replace(defensivekv.score(layer, options), lifted=True)
+
 
 METHOD = Method(
     id="layer_defensivekv",
@@ -22,5 +34,6 @@ METHOD = Method(
     allocation="global",
     rows=(*ROWS, NORMALISE.having(False)),
     cost="Hq W n d + Hq n d D",
+    differs=DIFFERS,
     compare_with="snapkv",
 )

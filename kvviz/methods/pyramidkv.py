@@ -4,7 +4,8 @@
 
 The last layer gets (b - P) / beta context entries, the first one what keeps the mean at b - P; heads
 of a layer share alike. Where kvpress falls back to equal budgets at strong compression (its window
-would not fit in the last layer), the pyramid is kept here, because the window is accounted apart.
+would not fit in the last layer), the pyramid is kept here, because the window is accounted apart; preset
+`kvpress` counts the window in and falls back like it.
 Defaults window 64, average pooling 5, beta 20, as in both public codes. Cost: as SnapKV.
 """
 
@@ -24,6 +25,7 @@ METHOD = Method(
     score=score,
     allocation="pyramid",
     rows=(WINDOW.having(64), POOL.having(5), POOL_KIND, GROUP, BETA),
+    presets={"kvpress": {"window": 64, "pool": 5, "pool_kind": "avg", "protect": 64, "pyramid_of": "budget"}},
     cost="Hq W n d",
     compare_with="snapkv",
 )

@@ -68,7 +68,11 @@ def squared_removals(rows: Rows, epsilon: float) -> torch.Tensor:
     """Sum over rows of (p / (1 - p + epsilon))^2 ||v - o||^2, [n]."""
     weights = (rows.others / (1 + epsilon - rows.others)).square_()
     terms = weighted_distances(weights, rows)
-    return rows.add_leaders(terms, (rows.lead / (rows.rest + epsilon) * rows.gap.norm(dim=-1)) ** 2)
+    if epsilon:  # the share that epsilon leaves of p / (1 - p) (1 - p)
+        damped = rows.rest / (rows.rest + epsilon)
+    else:
+        damped = torch.ones_like(rows.rest)
+    return rows.add_leaders(terms, (rows.lead * damped * _leader_distances(rows)) ** 2)
 
 
 def weighted_distances(weights: torch.Tensor, rows: Rows) -> torch.Tensor:
@@ -86,7 +90,14 @@ def removals(rows: Rows) -> torch.Tensor:
     v, o = rows.values, rows.outputs
     squares = v.square().sum(-1) + o.square().sum(-1, keepdim=True) - 2 * (o @ v.T)
     terms = (rows.others / (1 - rows.others) * squares.clamp_min_(0).sqrt_()).sum(0)
-    # Where the others' weights underflow, their weighted mean is taken as the plain mean.
-    alone = v[rows.top].norm(dim=-1)
-    leaders = torch.where(rows.rest > 0, rows.gap.norm(dim=-1) / rows.rest, alone)
-    return rows.add_leaders(terms, rows.lead * leaders)
+    return rows.add_leaders(terms, rows.lead * _leader_distances(rows))
+
+
+def _leader_distances(rows: Rows) -> torch.Tensor:
+    """||v - weighted mean of the others|| of every row's leader, [R].
+
+    Divided before the norm, whose squares would underflow from 1 - p = 1e-19 down. Where the others'
+    weights themselves underflow (a logit gap above 87) their plain mean stands for the weighted one.
+    """
+    weighted = (rows.gap / rows.rest.clamp_min(1e-45)[:, None]).norm(dim=-1)
+    return torch.where(rows.rest > 0, weighted, rows.values[rows.top].norm(dim=-1))

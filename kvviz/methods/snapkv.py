@@ -3,7 +3,8 @@
     s_j = mean over the group of pool( mean_{i in window} p_ij ),   p = softmax over all keys, causal
 
 The window itself is kept. Defaults are the field's later common setting, window 32 and average pooling 7;
-presets `paper` (window 16, maximum pooling 7 [reconstructed]), `kvpress` (64, average 5). Original
+presets `paper` (window 16, maximum pooling 7 [reconstructed]), `kvpress` (64, average 5, the
+whole window kept). Original
 caches are per query head; with grouped queries one score per KV head is used, as in kvpress.
 Cost: Hq W n d.
 """
@@ -39,7 +40,7 @@ METHOD = Method(
     rows=ROWS,
     presets={
         "paper": {"window": 16, "pool": 7, "pool_kind": "max"},
-        "kvpress": {"window": 64, "pool": 5, "pool_kind": "avg"},
+        "kvpress": {"window": 64, "pool": 5, "pool_kind": "avg", "protect": 64},
     },
     cost="Hq W n d",
     decodes=True,

@@ -53,6 +53,7 @@ class Scores:
     raw     float32 [Hkv, C]: the same before pooling, for the why card (None: no pooling happened).
     second  float32 [Hkv, C]: for two-stage methods, what decides after stage 1; `values` is then stage 1.
     first   bool [Hkv, C]: entries that go before all others whatever their score (DefensiveKV's stage 1).
+    lifted  `first` entries count as their layer's best where layers compete, instead of before all others.
     turn    int64 [Hkv, C]: the order among `first` entries, 0 = earliest, where a method caps how many go.
     weight  this layer's claim on the total budget, for allocators that share over layers (CAKE, LAVa).
     """
@@ -63,6 +64,7 @@ class Scores:
     first: torch.Tensor | None = None
     turn: torch.Tensor | None = None
     weight: float | None = None
+    lifted: bool = False
 
     def goes_first(self, budget: int) -> torch.Tensor | None:
         """The `first` entries that may go first where a head keeps `budget` context entries on average."""

@@ -382,3 +382,34 @@ def test_every_allocation_is_exact_and_capped(layers, name, safeguard):
 def test_by_layer_is_capped_by_what_a_layer_holds():
     layers = [layer([[1.0] * 4], 3), layer([[1.0] * 30], 9)]
     assert by_layer(layers, [1.0, 1.0]) == [4, 8]
+
+
+def test_a_floor_of_the_whole_budget_counts_what_is_kept_by_rule():
+    scores = torch.tensor([list(range(100, 60, -1)), [0.5] * 40])
+    c = Candidates(scores.float(), None, 10, protected=20)
+    # .2 of 30 is 6, all of it within the 20 of the window; .8 of 30 is 24: 4 more
+    assert shared("across_heads", [c], safeguard=0.2, safeguard_of="budget") == [[20, 0]]
+    assert shared("across_heads", [c], safeguard=0.8, safeguard_of="budget") == [[16, 4]]
+    assert shared("across_heads", [c], safeguard=0.2) == [[18, 2]]
+
+
+def kvpress_pyramid(n, b, window, layers, beta=20):
+    """Entries a layer as that library counts them, window inside, before rounding."""
+    low, high = b / beta, 2 * b - b / beta
+    if high >= n - window:
+        high, low = n - window, 2 * b - (n - window)
+    if not n >= high >= low >= window:
+        return [b] * layers
+    return [high - i * (high - low) / (layers - 1) for i in range(layers)]
+
+
+SIZES = [(1000, 200, 8), (1000, 500, 8), (1000, 200, 64), (400, 300, 64)]
+
+
+@pytest.mark.parametrize(("n", "b", "window"), SIZES)
+def test_a_pyramid_of_the_whole_budget_is_kvpress(n, b, window):
+    rows = [Candidates(torch.rand(2, n - window), None, b - window, protected=window) for _ in range(4)]
+    found = [sum(heads) / 2 + window for heads in shared("pyramid", rows, pyramid_of="budget")]
+    wanted = kvpress_pyramid(n, b, window, 4)
+    assert np.allclose(found, wanted, atol=1)
+    assert sum(found) == 4 * b

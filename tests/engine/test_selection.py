@@ -546,3 +546,34 @@ def test_scores_belong_to_the_calibrated_file_they_were_made_with():
 def test_a_trace_cannot_be_changed():
     with pytest.raises(FrozenInstanceError):
         made_trace(3, 60).n = 5
+
+
+def test_kvpress_presets_keep_their_whole_window():
+    trace = made_trace(3, 250)
+    for method in ("snapkv", "adakv", "criticalkv", "critical_adakv", "pyramidkv"):
+        protected = select(trace, method, 100, preset="kvpress").protected
+        assert (protected.sum(-1) == 64).all(), method
+    assert (select(trace, "dropkv", 50, preset="kvpress").protected.sum(-1) == 32).all()
+
+
+def test_stage_one_may_be_a_share_of_the_whole_budget():
+    counts = torch.tensor([36, 100])
+    assert stage_counts(counts, 0.5).tolist() == [18, 50]
+    assert stage_counts(counts, 0.5, 64).tolist() == [0, 18]  # half of 100 and of 164, 64 of it the window
+    trace = made_trace(3, 250)
+    stage = select(trace, "criticalkv", 180, preset="kvpress").stage
+    assert ((stage == 1).sum(-1) == 90 - 64).all()
+
+
+def test_a_window_given_up_on_request_is_not_called_too_little_budget():
+    trace = made_trace(3, 120)
+    assert not any("too little of this budget" in n for n in select(trace, "snapkv", 40, protect=0).notes)
+    assert any("too little of this budget" in n for n in select(trace, "snapkv", 40).notes)
+
+
+def test_a_budget_that_stage_one_fills_is_said():
+    trace = made_trace(3, 250)
+    note = "Stage 1 alone fills this budget: the scores decided nothing beyond it."
+    options = {"window": 4, "coverage": 1.0}
+    assert note in select(trace, "defensivekv", 12, **options).notes
+    assert note not in select(trace, "defensivekv", 200, **{**options, "coverage": 0.2}).notes

@@ -4,6 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvviz.engine.budgets import Candidates, allocate
+from kvviz.methods import get_method
 from methods import test_snapkv
 
 reference = test_snapkv.reference
@@ -11,7 +12,7 @@ reference = test_snapkv.reference
 
 def share(scores, budget, **options):
     rows = [Candidates(torch.as_tensor(scores, dtype=torch.float32), None, budget)]
-    return allocate("across_heads", rows, {"safeguard": 0.2, "rule": "floor", **options})[0].tolist()
+    return allocate("across_heads", rows, {**get_method("adakv").resolve(), **options})[0].tolist()
 
 
 def test_worked_example_interpolation():

@@ -121,3 +121,15 @@ def test_unknown_base():
         score("caote", random_layer(), base="vatp")
     with pytest.raises(InputError, match="fast"):
         score("caote", random_layer(), base="queries", fast=True)
+
+
+@pytest.mark.parametrize("gap", [20, 45, 60, 80])
+def test_a_sink_far_above_all_others_keeps_its_distance(gap):
+    rest = float(np.exp(-gap))
+    values = values_of("caote", given([1 - rest, 0.75 * rest, 0.25 * rest], [[0.1, 0], [0.3, 0], [0, 1]]))
+    assert values[0] == pytest.approx(np.hypot(0.75 * 0.3 - 0.1, 0.25), rel=1e-5)
+    drop = values_of(
+        "dropkv", given([1 - rest, 0.75 * rest, 0.25 * rest], [[0.1, 0], [0.3, 0], [0, 1]]),
+        epsilon=0.0, pool_kind="none",
+    )  # fmt: skip
+    assert drop[0] == pytest.approx(values[0] ** 2, rel=1e-5)

@@ -44,19 +44,54 @@ def test_pooled_rows_keep_their_mass():
     assert values == pytest.approx([0.3, 0.3, 0.15, 0.15])
 
 
-def test_stage_one_covers_the_mean_attention():
+def first_reference(x, options):
+    """Stage 1 of the public code, written out: tokens before the one that crosses the threshold."""
+    p, context = x.p(options["window"]), list(x.context)
+    mean = np.array([np.mean(p[list(x.heads(kv))], (0, 1)) for kv in range(x.hkv)])[:, context]
+    beta = mean[:, -options["window"] :].sum(-1).mean()
+    rows = []
+    for row in mean / mean.sum(-1, keepdims=True):
+        order = sorted(range(len(row)), key=lambda j: (-row[j], j))
+        sums = np.cumsum(row[order])
+        crossing = [i for i, total in enumerate(sums) if total >= options["coverage"] - beta]
+        rows.append([j in order[: crossing[0] if crossing else 0] for j in range(len(row))])
+    return rows
+
+
+@pytest.mark.parametrize("group", [1, 3, 4])
+@pytest.mark.parametrize("coverage", [0.5, 0.9, 1.0])
+@pytest.mark.parametrize("method", ["defensivekv", "layer_defensivekv"])
+def test_stage_one_is_the_public_codes(method, group, coverage):
+    for seed in range(6):
+        layer = random_layer(group, seed=seed, n=40, window=5)
+        scores = score(method, layer, window=5, coverage=coverage)
+        wanted = first_reference(Exact(layer), {"window": 5, "coverage": coverage})
+        assert scores.first.tolist() == wanted
+
+
+def test_the_token_that_crosses_the_threshold_stays_behind():
+    # context [.5, .2, .1, .1] of .9 in all is [.556, .222, .111, .111]; beta, its last column, .1:
+    # .85 - .1 = .75 is reached by the second token, .65 - .1 = .55 by the first
+    layer = given([0.5, 0.2, 0.1, 0.1, 0.1], [[1, 0]] * 5, context=4)
+    one = score("defensivekv", layer, coverage=0.85, window=1)
+    assert one.first.tolist() == [[True, False, False, False]]
+    assert not score("defensivekv", layer, coverage=0.65, window=1).first.any()
+
+
+def test_stage_one_may_cover_all_attention():
     # mean attention [.5, .2, .1, .1 | .1]: with the window .1, .6, .8, .9: three tokens reach .9
     layer = given([0.5, 0.2, 0.1, 0.1, 0.1], [[1, 0]] * 5, context=4)
-    assert score("defensivekv", layer, coverage=0.85).first.tolist() == [[True, True, True, False]]
-    assert score("defensivekv", layer, coverage=0.75).first.tolist() == [[True, True, False, False]]
+    every = {"covers": "all"}
+    assert score("defensivekv", layer, coverage=0.85, **every).first.tolist() == [[True, True, True, False]]
+    assert score("defensivekv", layer, coverage=0.75, **every).first.tolist() == [[True, True, False, False]]
     # a window that covers all by itself leaves no one to go first
     layer = given([0.02, 0.02, 0.02, 0.02, 0.92], [[1, 0]] * 5, context=4)
-    assert not score("defensivekv", layer).first.any()
+    assert not score("defensivekv", layer, **every).first.any()
 
 
 def test_order_within_stage_one_follows_the_mean_attention():
     layer = given([0.1, 0.2, 0.5, 0.1, 0.1], [[1, 0]] * 5, context=4)
-    scores = score("defensivekv", layer)
+    scores = score("defensivekv", layer, covers="all")
     assert scores.turn.tolist() == [[2, 1, 0, 3]]
     # with room for two entries a head only tokens 2 and 1 may go first
     assert scores.goes_first(2).tolist() == [[False, True, True, False]]

@@ -2,7 +2,10 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
+from kvviz.engine.budgets import Candidates, allocate
+from kvviz.methods import get_method
 from methods.fixtures import F_P, F_V, Exact, given, merged, pooled, random_layer, score, values_of
 
 
@@ -49,3 +52,11 @@ def test_weight_lies_between_one_peak_and_flat():
     flat = given([[0.2] * 5], [[1, 0]] * 5, context=4)
     assert score("lava", one, pool_kind="none").weight == pytest.approx(0, abs=1e-5)
     assert score("lava", flat, pool_kind="none").weight == pytest.approx(1)
+
+
+def test_heads_get_a_blend_of_their_best_and_the_even_split():
+    # 8 places in a layer whose best lie 7 to 1: .8 * 7 + .2 * 4 = 6.4, .8 * 1 + .2 * 4 = 1.6
+    options = get_method("lava").resolve()
+    scores = torch.tensor([[9.0, 8, 7, 6, 5, 4, 3.5, 0, 0], [3.2, 1, 1, 1, 1, 1, 1, 1, 1]])
+    (counts,) = allocate("entropy_heads", [Candidates(scores, None, 4, 1.0)], options)
+    assert counts.tolist() == [6, 2]

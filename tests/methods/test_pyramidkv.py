@@ -10,7 +10,7 @@ reference = test_snapkv.reference
 
 def budgets(layers, context, budget, beta=20, heads=1):
     rows = [Candidates(torch.zeros(heads, context), None, budget) for _ in range(layers)]
-    return [counts.tolist() for counts in allocate("pyramid", rows, {"beta": beta})]
+    return [counts.tolist() for counts in allocate("pyramid", rows, {"beta": beta, "pyramid_of": "context"})]
 
 
 def test_defaults_are_the_public_codes():
