@@ -1,4 +1,3 @@
-from types import SimpleNamespace
 
 import torch
 
@@ -28,9 +27,8 @@ def test_stage_one_counts_as_the_best_of_its_layer():
         for v, f in zip(values, firsts)
     ]
     rows = [LayerAccount(5, 4, 2, 0)] * 3
-    trace = SimpleNamespace(n=5)
     options = get_method("layer_defensivekv").resolve()
-    counts = _context_counts(trace, rows, scores, options)
+    counts = _context_counts(5, rows, scores, options)
     # six places: 9, 8, 7, 5 and the two 4s of layer 0, of which one is lifted
     assert [c.tolist() for c in counts] == [[2], [1], [3]]
 
