@@ -67,35 +67,6 @@ def serve():
     return start
 
 
-PIECES = ["The ", "first ", "fox ", "🦊", "🦊", "🦊", " ran ", "58213 ", "steps", ".\n"]
-PIECES += ["שלום ", "עולם", ".\n"]
-
-
-def scripts_comparison():
-    """A short text with a character of three tokens and a line that runs from right to left."""
-    import dataclasses
-
-    from fake_engine import synthetic_comparison
-
-    from kvviz.types import Mark
-
-    c = synthetic_comparison(n=160, L=4)
-    placed = [i for i, offset in enumerate(c.prompt.offsets) if offset is not None]
-    pieces = [*PIECES, *(f"word{i} " for i in range(len(placed) - len(PIECES)))]
-    text, offsets, tokens = "", list(c.prompt.offsets), list(c.prompt.tokens)
-    for i, piece in zip(placed, pieces):
-        if piece == "🦊" and text.endswith(piece):
-            offsets[i] = (len(text) - 1, len(text))
-        else:
-            text, offsets[i] = text + piece, (len(text), len(text) + len(piece))
-        tokens[i] = piece
-    c.prompt = dataclasses.replace(c.prompt, document=text, offsets=offsets, tokens=tokens)
-    number = placed[PIECES.index("58213 ")]
-    c.marks = [Mark("M1", number, number + 1, "58213", "marked because it matches the expected answer")]
-    c.settings.update(title="Several scripts", date="2026-11-30")
-    return c
-
-
 @pytest.fixture(scope="session")
 def served(chromium_path, serve):
     """(url, engine) of a page with one stored run and an engine without a model."""
@@ -115,6 +86,8 @@ def served(chromium_path, serve):
         cutting.save(Path(folder) / "b-cutting-run.zip")
         stored = Path(__file__).parents[2] / "assets" / "runs" / "1-lighthouse-ledger.zip"
         shutil.copy(stored, Path(folder) / "c-lighthouse-ledger.zip")
+        from several_scripts import scripts_comparison
+
         scripts_comparison().save(Path(folder) / "d-scripts.zip")
         url, close = serve(engine, Path(folder))
         yield url, engine

@@ -28,7 +28,7 @@ def box_of(page, text, at):
 @pytest.fixture(scope="module")
 def tokens():
     """(token, start, end) of the first tokens of the run with several scripts."""
-    from conftest import scripts_comparison
+    from several_scripts import scripts_comparison
 
     prompt = scripts_comparison().prompt
     return prompt.document, [(t, *o) for t, o in enumerate(prompt.offsets) if o is not None]

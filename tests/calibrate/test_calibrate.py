@@ -109,7 +109,7 @@ def test_a_checkpoint_of_other_settings_is_not_used(tmp_path):
 
 def test_what_cannot_be_done_is_a_sentence(tmp_path):
     model = make_model("llama")
-    with pytest.raises(InputError, match="Choose from: compresskv, indexmem"):
+    with pytest.raises(InputError, match="Choose from: qfilters, duoattention"):
         calibrate("snapkv", model)
     with pytest.raises(InputError, match="steps is a whole number"):
         calibrate("qfilters", model, steps=0)

@@ -78,7 +78,7 @@ document.addEventListener('kv:status', event => {
 });
 
 function showEstimate(seconds) {
-  if (running) return;
+  if (running || runBox.querySelector('.kv-failed')) return;  // an error stays until the next run
   put(runBox, seconds
     ? h('p', {class: 'kv-guide'}, `This run should take about ${fmt.seconds(Math.max(1, seconds))}.`) : '');
 }
