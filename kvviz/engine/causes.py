@@ -26,6 +26,7 @@ from kvviz.errors import Cancelled, InputError
 from kvviz.methods import parse_method
 from kvviz.models import Model
 from kvviz.results.causes import PUT_BACK, TAKEN_OUT, UNITS, Causes, Controls, Effect, Rescue, WouldDo
+from kvviz.results.kept import window_starts
 from kvviz.results.passages import Passage, passages
 from kvviz.results.verdict import contains_expected
 from kvviz.types import Event, Prompt
@@ -170,10 +171,9 @@ class _Experiment:
         return lambda mask: spec.readout(self.trace, mask, entries, used)
 
     def _held(self) -> np.ndarray:
-        held = np.zeros(self.kept.shape, bool)
-        for layer in range(len(held)):
-            held[layer, :, self.trace.n - self.trace.rows(layer) :] = True
-        return held
+        n = self.trace.n
+        seen = np.arange(n) >= window_starts(self.trace.model.info, n)[:, None]
+        return np.repeat(seen[:, None], self.kept.shape[1], axis=1)
 
     def events(self, by, directions, rescue, would_do, before) -> Iterator[Event]:
         full, own = self.trials.write([self.held, self.kept], self.most)
