@@ -1,0 +1,185 @@
+"""Items: a document, a question and its right answers, from files or from a generated task.
+
+    read_items("LongBench/data/hotpotqa.jsonl")      one item a line: context, input or question, answers
+    read_items("papers/")                            texts beside questions.jsonl or questions.csv
+    read_items("task:NAME", tokenizer)               kvviz.evaluate.tasks.TASKS["NAME"](tokenizer)
+
+No torch, no model. A tokenizer is needed by generated tasks alone.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kvviz.engine.documents import decode_document
+from kvviz.errors import InputError
+from kvviz.identity import MethodRef
+
+TASK = "task:"
+QUESTION_FILES = ("questions.jsonl", "questions.csv")
+# What the fields of an item are called in the files of this field; the first that is there counts.
+_NAMES = {
+    "id": ("id", "_id"),
+    "task": ("task", "dataset"),
+    "document": ("document", "context"),
+    "question": ("question", "input"),
+    "answers": ("answers", "answer", "expected", "outputs"),
+    "metric": ("metric",),
+}
+
+
+@dataclass(frozen=True)
+class Item:
+    """One document with a question about it.
+
+    answers  right answers; of several the best counts. Empty where none is known: then there is no verdict.
+    metric   how an answer is held against them: an id of `kvviz.evaluate.judging.METRICS`.
+    meta     everything else that is known of the item, as plain JSON values.
+    """
+
+    id: str
+    task: str
+    document: str
+    question: str
+    answers: tuple[str, ...] = ()
+    metric: str = "contains"
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, as one line of a JSONL file; `read_items` reads them back."""
+        plain = asdict(self)
+        return {**plain.pop("meta"), **plain, "answers": list(self.answers)}
+
+
+def read_items(where: str | Path, tokenizer: Any = None) -> tuple[Item, ...]:
+    """The items of a .jsonl file, of a folder, or of a generated task ("task:NAME", with options
+    "task:NAME:length=4000,count=10"). InputError, with file and line, where one cannot be used."""
+    name = str(where)
+    if name.startswith(TASK):
+        return checked(_generated(name.removeprefix(TASK), tokenizer), name)
+    path = Path(where)
+    if path.is_dir():
+        return checked(_folder(path), path.name)
+    if not path.is_file():
+        raise InputError(f"There is no file or folder {name}; generated tasks are named task:NAME.")
+    return checked(_lines(path, path.stem), path.name)
+
+
+def checked(items: Iterable[Item], where: str) -> tuple[Item, ...]:
+    """The items as a tuple. InputError where there are none, or two have one id."""
+    found = tuple(items)
+    if not found:
+        raise InputError(f"There are no items in {where}.")
+    twice = [name for name, count in Counter(item.id for item in found).items() if count > 1]
+    if twice:
+        raise InputError(f"Two items of {where} have the id {twice[0]!r}; give every item its own.")
+    return found
+
+
+def write_items(path: Path, items: Iterable[Item]) -> None:
+    """One item a line, as `read_items` reads them."""
+    lines = (json.dumps(item.to_dict(), ensure_ascii=False, sort_keys=True) for item in items)
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+
+
+def _generated(name: str, tokenizer: Any) -> Iterable[Item]:
+    from kvviz.evaluate.tasks import TASKS
+
+    ref = MethodRef.parse(name)  # the same way of writing options as for methods
+    if ref.id not in TASKS:
+        raise InputError(f"There is no task {ref.id!r}. Choose from: {', '.join(sorted(TASKS))}.")
+    if tokenizer is None:
+        raise InputError("Generated tasks are counted in tokens: hand over the model's tokenizer.")
+    try:
+        return TASKS[ref.id](tokenizer, **ref.given)
+    except TypeError as error:
+        if "unexpected keyword argument" not in str(error):
+            raise
+        raise InputError(f"The task {ref.id} has no option {str(error).split()[-1]}.") from error
+
+
+def _folder(folder: Path) -> Iterator[Item]:
+    """A folder of texts with a question file, or else of .jsonl files."""
+    questions = [folder / name for name in QUESTION_FILES if (folder / name).is_file()]
+    if questions:
+        texts: dict[str, str] = {}
+        for number, row in _rows(questions[0]):
+            name = row.pop("document", None) or row.pop("file", None)
+            place = f"{questions[0].name}, line {number}"
+            if not isinstance(name, str) or not name:
+                raise InputError(f"{place}: name the text in a field 'document'.")
+            texts[name] = texts[name] if name in texts else _text(folder, name, place)
+            row |= {"document": texts[name], "file": name}
+            yield _item(row, place, f"{Path(name).stem}-{number}", folder.resolve().name)
+        return
+    files = sorted(folder.glob("*.jsonl"))
+    if not files:
+        raise InputError(
+            f"The folder {folder.name} holds neither {' nor '.join(QUESTION_FILES)} nor other .jsonl files."
+        )
+    for file in files:
+        yield from _lines(file, file.stem)
+
+
+def _text(folder: Path, name: str, place: str) -> str:
+    path = folder / name
+    if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
+        raise InputError(f"{place}: there is no text {name!r} in the folder {folder.name}.")
+    return decode_document(path.read_bytes())[0]
+
+
+def _lines(path: Path, task: str) -> Iterator[Item]:
+    for number, row in _rows(path):
+        yield _item(row, f"{path.name}, line {number}", f"{path.stem}-{number}", task)
+
+
+def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
+    """(line number, fields) of a .jsonl or .csv file; blank lines are passed over."""
+    text = path.read_bytes().decode("utf-8-sig", errors="replace")
+    if path.suffix.lower() == ".csv":
+        rows = csv.DictReader(io.StringIO(text))
+        for row in rows:
+            yield rows.line_num, {k: v for k, v in row.items() if k and v not in (None, "")}
+        return
+    for number, line in enumerate(text.split("\n"), 1):  # not splitlines: texts may hold other line ends
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line)
+        except ValueError as error:
+            raise InputError(f"{path.name}, line {number} is no JSON: {error}.") from error
+        if not isinstance(row, dict):
+            raise InputError(f"{path.name}, line {number} is no object with fields.")
+        yield number, row
+
+
+def _item(row: dict[str, Any], place: str, id: str, task: str) -> Item:
+    """An item of a row's fields under any of their names, `id` and `task` where it has none; what is left
+    over goes to `meta`."""
+    rest, found = dict(row), {}
+    for name, names in _NAMES.items():
+        given = [rest.pop(n) for n in names if n in rest and rest[n] is not None]
+        found[name] = next((value for value in given if value != ""), given[0] if given else None)
+    for name in ("document", "question"):  # a question may be blank: some benchmarks ask by their task alone
+        if not isinstance(found[name], str) or (name == "document" and not found[name].strip()):
+            raise InputError(f"{place}: there is no {' or '.join(_NAMES[name])}.")
+    answers = found["answers"]
+    answers = [] if answers is None else [answers] if isinstance(answers, str | int | float) else answers
+    if not isinstance(answers, list) or not all(isinstance(a, str | int | float) for a in answers):
+        raise InputError(f"{place}: answers are a text or a list of texts.")
+    return Item(
+        id=str(found["id"] or id),
+        task=str(found["task"] or task),
+        document=found["document"],
+        question=found["question"],
+        answers=tuple(str(a) for a in answers if str(a).strip()),
+        metric=str(found["metric"] or "contains"),
+        meta=rest,
+    )
