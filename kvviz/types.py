@@ -9,8 +9,9 @@ An *entry* is one (layer, KV head, token) row of the cache: the unit that is kep
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:  # neither is needed to say what travels
     import numpy as np
@@ -19,6 +20,19 @@ if TYPE_CHECKING:  # neither is needed to say what travels
 QUESTION_AWARE = "question-aware"  # document and question are compressed together
 QUESTION_AGNOSTIC = "question-agnostic"  # the document alone is compressed, the question comes later
 PROTOCOLS = (QUESTION_AWARE, QUESTION_AGNOSTIC)
+
+
+T = TypeVar("T")
+
+
+def complete(items: Iterable[T | None]) -> list[T] | None:
+    """All of them, or None where one is missing."""
+    found: list[T] = []
+    for item in items:
+        if item is None:
+            return None
+        found.append(item)
+    return found
 
 
 @dataclass(frozen=True)

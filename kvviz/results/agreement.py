@@ -59,7 +59,7 @@ def agreement(causes: Causes, kept: Mapping[str, np.ndarray]) -> list[Agreement]
 
 def spearman(a: np.ndarray, b: np.ndarray) -> float:
     """Spearman's rank correlation, ties at their mean rank; NaN where one side is constant."""
-    ranks = [pd.Series(side).rank().to_numpy() for side in (a, b)]
-    if any(np.ptp(r) == 0 for r in ranks):
+    ranks = np.stack([pd.Series(side).rank().to_numpy() for side in (a, b)])
+    if (np.ptp(ranks, axis=1) == 0).any():
         return float("nan")
-    return float(np.corrcoef(*ranks)[0, 1])
+    return float(np.asarray(np.corrcoef(ranks))[0, 1])

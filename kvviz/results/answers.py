@@ -80,7 +80,7 @@ def kl_line(c: Comparison, v: Variant) -> str:
     """ "KL 0.21 nats/token (largest 1.4 at token 5) · differs from token 5"."""
     said = difference_words(c, v)
     mean = kl_of(c, v)
-    if mean is None:
+    if mean is None or v.kl is None:
         return said
     worst = int(np.argmax(v.kl))
     largest = text.kl_number(float(v.kl[worst]))

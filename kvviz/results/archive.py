@@ -251,8 +251,8 @@ def _pack(c: Comparison) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         if v.selection is not None:
             point = Point.of(v)
             arrays[f"{name}_kept"] = point.kept.bits
-            arrays[f"{name}_stage"] = point.stage
-            arrays[f"{name}_cutoff"] = point.cutoff
+            arrays[f"{name}_stage"] = np.asarray(point.stage)
+            arrays[f"{name}_cutoff"] = np.asarray(point.cutoff)
             spec["selection"] = {
                 "scope": point.scope,
                 "notes": point.notes,
@@ -263,6 +263,7 @@ def _pack(c: Comparison) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
             }
         return spec
 
+    tables = _tables(c)
     prompt = {f.name: getattr(c.prompt, f.name) for f in dataclasses.fields(c.prompt)}
     del prompt["input_ids"]
     manifest = {
@@ -279,10 +280,9 @@ def _pack(c: Comparison) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "stops": list(c.stops),
         "seconds": c.seconds,
         "notes": c.notes,
-        "tables": {},
+        "tables": {table: list(columns) for table, columns in tables.items()},
     }
-    for table, columns in _tables(c).items():
-        manifest["tables"][table] = list(columns)
+    for table, columns in tables.items():
         arrays |= {f"{table}_{i}": np.asarray(array) for i, array in enumerate(columns.values())}
     return manifest, arrays
 
@@ -297,7 +297,7 @@ def _tables(c: Comparison) -> dict[str, dict[str, np.ndarray]]:
         "kept_bits": {m: np.stack([p.kept.bits.reshape(flat) for p in ps]) for m, ps in rows.items()},
         "protected_bits": {m: np.stack([p.kept.by_rule.reshape(flat) for p in ps]) for m, ps in rows.items()},
         "stop_entries": {m: np.array([p.entries for p in ps]) for m, ps in rows.items()},
-        "stop_errors": {m: np.stack([p.error for p in ps]) for m, ps in rows.items()},
+        "stop_errors": {m: np.stack([np.asarray(p.error) for p in ps]) for m, ps in rows.items()},
         "scores": c.scores,
         "lenses": c.lenses,
     }

@@ -117,7 +117,7 @@ class Point:
     @classmethod
     def pack(cls, s: Any) -> Point:
         """From the engine's selection: masks as bits, everything else the same memory seen by numpy."""
-        mask, protected = np.stack(_rows(s.mask)), np.asarray(s.protected)
+        mask, protected = np.stack([np.asarray(row) for row in s.mask]), np.asarray(s.protected)
         return cls(
             method=s.method,
             budget=s.budget,
@@ -238,7 +238,7 @@ class Comparison:
         """What is known of a method at a budget: decoded, else at a stop, else None. "full" always is."""
         method = str(method)
         if method == FULL:
-            return Point(FULL, 1.0, self._everything, answer=self.full, label=self.full.label)
+            return self.whole
         answer = self.variant(method, budget)
         stop = _nearest_same([p for p in self.at_stops if p.method == method], budget, self.n)
         if answer is not None and answer.selection is not None:
@@ -248,9 +248,14 @@ class Comparison:
             return None
         return replace(stop, scores=self.scores.get(method), scope=self.scope(method))
 
+    @property
+    def whole(self) -> Point:
+        """What the full cache holds, and its answer."""
+        return Point(FULL, 1.0, self._everything, answer=self.full, label=self.full.label)
+
     def largest(self, method: str) -> Point:
         """The method's largest decoded budget: the scores at its stops are those that decided there."""
-        return self.at(method, max((v.budget for v in self.variants if v.method == method), key=self.share))
+        return self.need(method, max((v.budget for v in self.variants if v.method == method), key=self.share))
 
     def need(self, method: str, budget: Any) -> Point:
         """`at`, or an InputError that names the nearest budgets at which kept sets are known."""
@@ -284,7 +289,8 @@ class Comparison:
 
     def evicted(self, point: Point) -> np.ndarray:
         """Layers where this kept set lacks something that the full cache still holds, bool [L]."""
-        return (point.kept.counts() < (self.n - self.window_starts())[:, None]).any(axis=1)
+        held = (self.n - self.window_starts()).reshape(-1, 1)
+        return np.logical_or.reduce(point.kept.counts() < held, axis=1)
 
     def window_starts(self) -> np.ndarray:
         """First token that each layer still holds, int64 [L]; 0 where its attention is full."""
@@ -293,7 +299,7 @@ class Comparison:
     def outside(self, x0: int = 0, x1: int | None = None) -> np.ndarray:
         """Tokens x0 to x1 that a layer's sliding window has left behind, bool [L, x1 - x0]."""
         x1 = self.n if x1 is None else x1
-        return np.arange(x0, x1)[None, :] < self.window_starts()[:, None]
+        return np.arange(x0, x1) < self.window_starts().reshape(-1, 1)
 
     @cached_property
     def _everything(self) -> KeptSet:
@@ -303,7 +309,7 @@ class Comparison:
     def nbytes(self) -> int:
         """Bytes of all arrays, those that several points share counted once."""
         points = [v.packed for v in self.variants if v.selection is not None] + self.at_stops
-        arrays = [*self.scores.values(), *self.lenses.values()]
+        arrays: list[np.ndarray | None] = [*self.scores.values(), *self.lenses.values()]
         for p in points:
             arrays += [p.kept.bits, p.kept.by_rule, p.stage, p.cutoff, p.error]
             arrays += [row for rows in (p.scores, p.scores_raw, p.first_scores) for row in rows or ()]

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 
 from kvviz.engine.ask import Ask
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison, Variant
-from kvviz.results.marks import group_holders, groups
+from kvviz.results.marks import Holders, group_holders, groups
 from kvviz.results.measures import kl_of
 from kvviz.results.verdict import verdict
 from kvviz.results.words import span_names
-from kvviz.types import QUESTION_AWARE
+from kvviz.types import QUESTION_AWARE, complete
 
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
@@ -128,32 +128,33 @@ def _equal_sets(c: Comparison, methods: Sequence[str], k: float | int) -> str:
     """Two methods that keep the same entries are one method at this budget."""
     if len(methods) != 2 or not all(_evicted(c, m, k) for m in methods):
         return ""
-    points = [c.at(method, k) for method in methods]
-    if any(p is None for p in points) or not np.array_equal(*(p.kept.bits for p in points)):
+    points = complete(c.at(method, k) for method in methods)
+    if points is None or not np.array_equal(points[0].kept.bits, points[1].kept.bits):
         return ""
     names = text.span_names([text.label(c, m) for m in methods])
     return f"{names} keep the very same entries at {text.budget_name(c, k)}: they are one method here."
 
 
-def _has_expected(expected: str | None) -> bool:
+def _has_expected(expected: str | None) -> TypeGuard[str]:
     return bool(expected and expected.strip())
 
 
-def _answers(c: Comparison, methods: list[str], k, expected: str | None) -> str:
+def _answers(c: Comparison, methods: list[str], k: float | int, expected: str | None) -> str:
     variants = [c.variant(method, k) for method in methods]
     cut = _cut_off(c, variants)
     if cut:
         return cut
     if _has_expected(expected) and verdict(c.full.text, expected) == "wrong":
         return _full_misses(c, methods, variants, k, expected)
-    if any(v is None for v in variants):
+    answers = complete(variants)
+    if answers is None:
         return f"Answers at {text.budget_name(c, k)} are not decoded yet."
     said = (
-        _against_expected(c, methods, variants, k, expected)
+        _against_expected(c, methods, answers, k, expected)
         if _has_expected(expected)
-        else "; ".join(_against_full(c, v) for v in variants) + "."
+        else "; ".join(_against_full(c, v) for v in answers) + "."
     )
-    return " ".join(filter(None, (said, settings_apart(c, variants))))
+    return " ".join(filter(None, (said, settings_apart(c, answers))))
 
 
 def _cut_off(c: Comparison, variants: Sequence[Variant | None]) -> str:
@@ -169,20 +170,23 @@ def _cut_off(c: Comparison, variants: Sequence[Variant | None]) -> str:
     return f"This run was stopped before {text.span_names(cut)} {answers} complete."
 
 
-def _full_misses(c, methods, variants: list[Variant | None], k, expected: str) -> str:
+def _full_misses(
+    c: Comparison, methods: list[str], variants: list[Variant | None], k: float | int, expected: str
+) -> str:
     said = (
         "With the full cache the model already misses the expected answer, so this run cannot "
         "show who loses it."
     )
     if c.full.finished == "length":
         said += f" (It was cut at {text.count(len(c.full.token_ids))} tokens: a longer answer may reach it.)"
-    if any(v is None for v in variants):
+    answers = complete(variants)
+    if answers is None:
         return f"{said} Answers at {text.budget_name(c, k)} are not decoded yet."
-    means = [kl_of(c, v) for v in variants]
-    if all(m is not None for m in means):
+    means = complete(kl_of(c, v) for v in answers)
+    if means is not None:
         values = [f"{text.label(c, m)} {text.kl_number(x)}" for m, x in zip(methods, means)]
         said += f" Compare the change instead: KL {', '.join(values)} nats/token."
-    lucky = [m for m, v in zip(methods, variants) if verdict(v.text, expected) == "right"]
+    lucky = [m for m, v in zip(methods, answers) if verdict(v.text, expected) == "right"]
     if lucky:
         names = span_names([text.label(c, m) for m in lucky])
         verb = "contains" if len(lucky) == 1 else "contain"
@@ -190,7 +194,9 @@ def _full_misses(c, methods, variants: list[Variant | None], k, expected: str) -
     return said
 
 
-def _against_expected(c, methods, variants: list[Variant], k, expected: str) -> str:
+def _against_expected(
+    c: Comparison, methods: list[str], variants: list[Variant], k: float | int, expected: str
+) -> str:
     name, quoted = text.budget_name(c, k), text.quoted(expected)
     has = [verdict(v.text, expected) == "right" for v in variants]
     labels = [text.label(c, m) for m in methods]
@@ -257,7 +263,7 @@ def _settings_words(options: Mapping[str, Any], names: Sequence[str]) -> str:
     if "window" in names:
         words.append(f"window {options['window']}")
     if {"pool", "pool_kind"} & set(names):
-        pooled = {"avg": "average", "max": "maximum"}.get(options.get("pool_kind"))
+        pooled = {"avg": "average", "max": "maximum"}.get(str(options.get("pool_kind")))
         words.append(f"{pooled} over {options.get('pool')}" if pooled else "no pooling")
     if "group" in names:
         words.append(f"{options['group']} over query heads")
@@ -290,13 +296,13 @@ def _ending(words: str, limit: int = 40) -> str:
     return text.quoted(words if len(words) <= limit else "…" + words[-limit:].lstrip())
 
 
-def _marks(c: Comparison, methods: list[str], k, expected: str | None) -> str:
+def _marks(c: Comparison, methods: list[str], k: float | int, expected: str | None) -> str:
     found = groups(c)
     if not found:
         return _overlap(c, methods, k)
     marks = next(iter(found.values()))
-    held = [group_holders(c, method, k, marks) for method in methods]
-    if any(h is None for h in held):
+    held = complete(group_holders(c, method, k, marks) for method in methods)
+    if held is None:
         return ""
     names, quoted = [m.name for m in marks], text.quoted(marks[0].text, 40)
     what = (
@@ -309,11 +315,12 @@ def _marks(c: Comparison, methods: list[str], k, expected: str | None) -> str:
     return f"{said}.{_held_and_answered(c, methods, held, k, expected)}"
 
 
-def _held_and_answered(c, methods, held, k, expected: str | None) -> str:
+def _held_and_answered(
+    c: Comparison, methods: list[str], held: list[Holders], k: float | int, expected: str | None
+) -> str:
     """What stands out when the marks held are put beside the answers; "" where nothing does."""
     variants = [c.variant(method, k) for method in methods]
-    unjudged = not _has_expected(expected) or verdict(c.full.text, expected) == "wrong"
-    if unjudged or _cut_off(c, variants):
+    if verdict(c.full.text, expected) != "right" or _cut_off(c, variants):
         return ""
     said: dict[str, list[str]] = {}
     for method, h, v in zip(methods, held, variants):
@@ -335,22 +342,22 @@ def _held_and_answered(c, methods, held, k, expected: str | None) -> str:
     return "".join(parts)
 
 
-def _overlap(c: Comparison, methods: list[str], k) -> str:
-    points = [c.at(method, k) for method in methods]
-    if len(points) < 2 or any(p is None for p in points):
+def _overlap(c: Comparison, methods: list[str], k: float | int) -> str:
+    points = complete(c.at(method, k) for method in methods)
+    if points is None or len(points) < 2:
         return ""
     shared = points[0].kept.overlap(points[1].kept)
     return f"The two kept sets share {text.share(shared)} of their entries."
 
 
-def _effect(c: Comparison, methods: list[str], k, expected: str | None) -> str:
-    variants = [c.variant(method, k) for method in methods]
-    if any(v is None for v in variants) or _cut_off(c, variants):
+def _effect(c: Comparison, methods: list[str], k: float | int, expected: str | None) -> str:
+    variants = complete(c.variant(method, k) for method in methods)
+    if variants is None or _cut_off(c, variants):
         return ""
     if _has_expected(expected) and verdict(c.full.text, expected) == "wrong":
         return ""  # the first sentence has the figures already
-    means = [kl_of(c, v) for v in variants]
-    if any(m is None for m in means):
+    means = complete(kl_of(c, v) for v in variants)
+    if means is None:
         return ""
     if len(means) == 1:
         return f"Mean KL {text.kl(means[0])}."
@@ -364,9 +371,10 @@ def _places(c: Comparison, methods: list[str], k, places: Mapping[str, Any] | No
     if not places:
         return ""
     found = {method: places_found(c, places, method) for method in methods}
-    here = {m: _at(f, c.share(k)) for m, f in found.items()}
-    if any(h is None for h in here.values()):
+    rows = complete(_at(f, c.share(k)) for f in found.values())
+    if rows is None:
         return ""
+    here = dict(zip(methods, rows))
     total = len(here[methods[0]])
     number = _NUMBERS[total] if total < len(_NUMBERS) else str(total)
     listed = ", ".join(

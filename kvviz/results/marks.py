@@ -9,7 +9,7 @@ import numpy as np
 
 from kvviz.results.comparison import Comparison
 from kvviz.results.verdict import spans_of
-from kvviz.types import Mark, Prompt
+from kvviz.types import Mark, Prompt, complete
 
 _MOST_MARKS = 26
 
@@ -38,12 +38,12 @@ def holders(c: Comparison, method: str, k: float | int, start: int, end: int) ->
     first, last = max(0, start), min(end, c.n)
     if first >= last:
         share = np.ones(shape, dtype=np.float32)
-        return Holders(share.size, share.size, share > 0, share)
+        return Holders(share.size, share.size, np.ones(shape, bool), share)
     point = c.at(method, k)
     if point is None:
         return None
     part = point.kept.span(first, last)
-    places = part.all(axis=-1)
+    places = np.asarray(part.all(axis=-1))
     beyond = max(0, end - max(start, last))
     share = (part.sum(axis=-1) + beyond) / (last - first + beyond)
     return Holders(int(places.sum()), places.size, places, share.astype(np.float32))
@@ -60,11 +60,11 @@ def groups(c: Comparison) -> dict[str, list[Mark]]:
 
 def group_holders(c: Comparison, method: str, k: float | int, marks: list[Mark]) -> Holders | None:
     """Who holds at least one of these marks in full; None where this was not stored."""
-    each = [holders(c, method, k, mark.start, mark.end) for mark in marks]
-    if not each or any(h is None for h in each):
+    each = complete(holders(c, method, k, mark.start, mark.end) for mark in marks)
+    if not each:
         return None
-    places = np.any([h.places for h in each], axis=0)
-    share = np.max([h.share for h in each], axis=0)
+    places = np.logical_or.reduce([h.places for h in each])
+    share = np.maximum.reduce([h.share for h in each])
     return Holders(int(places.sum()), places.size, places, share)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kvviz.results import words as text
-from kvviz.results.comparison import FULL, Comparison, Point, Variant
+from kvviz.results.comparison import Comparison, Point, Variant
 from kvviz.results.marks import group_holders, groups, holders
 from kvviz.results.verdict import judge
 from kvviz.types import QUESTION_AWARE
@@ -168,7 +168,7 @@ def _right(c: Comparison, point: Point, look: Look) -> float | None:
 MEASURES = (
     Measure(
         "kl", "Mean KL", "mean KL", "nats/token", "lower", text.kl,
-        lambda c, p, look: kl_of(c, p.answer), decoded_only=True, column="mean_kl",
+        lambda c, p, look: None if p.answer is None else kl_of(c, p.answer), decoded_only=True, column="mean_kl",
     ),
     Measure(
         "output_error", "Output error", "output error, median head", "% (band: quartiles)", "lower",
@@ -202,7 +202,7 @@ def rows(c: Comparison) -> list[dict[str, Any]]:
 
 
 def _row(c: Comparison, v: Variant) -> dict[str, Any]:
-    point = c.at(FULL, 1.0) if v.selection is None else Point.of(v)
+    point = c.whole if v.selection is None else Point.of(v)
     found = errors(c, point)
     measured = {m.column: m.of(c, point, Look()) for m in MEASURES if m.column}
     return {

@@ -62,8 +62,9 @@ def _starts(document: str, unit: str) -> list[int]:
 
 
 def _passage(prompt: Prompt, kind: str, start: int, end: int) -> Passage:
-    if kind == "document":
-        text = prompt.document[prompt.offsets[start][0] : prompt.offsets[end - 1][1]].strip()
+    first, last = prompt.offsets[start], prompt.offsets[end - 1]
+    if first is not None and last is not None:  # tokens of the document
+        text = prompt.document[first[0] : last[1]].strip()
     else:
         text = "".join(prompt.tokens[start:end]).strip()
     return Passage(kind, start, end, text)

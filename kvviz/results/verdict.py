@@ -101,7 +101,7 @@ def _number_pattern(number: str) -> str:
     if _GROUPED.fullmatch(number):
         number = re.sub(r"[,']", "", number)
     whole, *rest = re.split(r"[.,']", number.removesuffix(".00"))
-    forms = [(None, whole)]  # separator and the number written with it
+    forms = [("", whole)]  # separator and the number written with it
     if len(whole) > 3:
         head = len(whole) % 3 or 3
         groups = [whole[:head], *(whole[i : i + 3] for i in range(head, len(whole), 3))]

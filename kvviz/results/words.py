@@ -10,7 +10,7 @@ import html
 import math
 import unicodedata
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 import numpy as np
 
@@ -26,7 +26,7 @@ def _half_up(x: float) -> int:
     return math.floor(x + 0.5)
 
 
-def _finite(x: float | None) -> bool:
+def _finite(x: float | None) -> TypeGuard[float]:
     return x is not None and math.isfinite(x)
 
 
@@ -270,7 +270,7 @@ def kept_bytes(c: Comparison, method: str, k: float | int) -> float | None:
     point = c.at(method, k)
     if point is None:
         return None
-    held = c.at("full", 1.0).kept.counts()
+    held = c.whole.kept.counts()
     return c.bytes_full * float(point.kept.counts().sum()) / float(held.sum())
 
 
