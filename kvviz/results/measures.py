@@ -168,7 +168,8 @@ def _right(c: Comparison, point: Point, look: Look) -> float | None:
 MEASURES = (
     Measure(
         "kl", "Mean KL", "mean KL", "nats/token", "lower", text.kl,
-        lambda c, p, look: None if p.answer is None else kl_of(c, p.answer), decoded_only=True, column="mean_kl",
+        lambda c, p, look: None if p.answer is None else kl_of(c, p.answer), decoded_only=True,
+        column="mean_kl",
     ),
     Measure(
         "output_error", "Output error", "output error, median head", "% (band: quartiles)", "lower",
