@@ -10,8 +10,13 @@ import numpy as np
 
 from kvviz.engine.measures import first_difference
 from kvviz.engine.run import STOPS
+from kvviz.results import attention
+from kvviz.results.ablation import Ablation, AblationRow
+from kvviz.results.causes import Causes, Controls, Effect, Rescue, WouldDo
 from kvviz.results.comparison import Comparison, Point, Variant
+from kvviz.results.fork import Fork, Path, Step
 from kvviz.results.kept import KeptSet
+from kvviz.results.passages import passages
 from kvviz.types import Mark, ModelInfo, Prompt
 
 METHODS = ("snapkv", "dropkv", "streaming_llm")
@@ -151,6 +156,72 @@ def _prompt(n: int, rng: np.random.Generator, protocol: str) -> tuple[Prompt, tu
         question_span=(end + 1, end + 6),
     )
     return prompt, (len(head) + at, len(head) + at + 5)
+
+
+def with_findings(c: Comparison, method: str = "snapkv", budget: float | int = 0.1) -> Comparison:
+    """The same with causes of one answer, a fork, answer attention and an ablation, all made up."""
+    rng = np.random.default_rng(1)
+    v = c.variant(method, budget)
+    mask = v.packed.kept.mask()
+    layers, heads, n = mask.shape
+    lost = [tuple(int(x) for x in place) for place in np.argwhere(~mask)[:: max(1, (~mask).sum() // 3)]][:3]
+
+    def effects(sign: int) -> list[Effect]:
+        def one(unit, **where):
+            effect = sign * float(rng.gamma(0.3, 2))
+            return Effect(unit, int(rng.integers(1, 50)), effect, abs(effect) / 9, effect * 0.8, **where)
+
+        return [
+            *(one("head", layer=i, head=h) for i in range(layers) for h in range(heads)),
+            *(one("layer", layer=i) for i in range(layers)),
+            *(one("passage", passage=p) for p in passages(c.prompt, "line")),
+            *(one("token", token=t) for t in range(n)),
+        ]
+
+    do = np.zeros_like(mask)
+    do[:, :, :3] = True
+    found = Causes(
+        method=method,
+        budget=budget,
+        answer=c.full.text,
+        tokens=list(c.full.tokens),
+        method_text=v.text,
+        gap=10.1,
+        expected_gap=9.0,
+        kl=0.4,
+        n=n,
+        put_back=effects(1),
+        taken_out=effects(1),
+        rescue=Rescue(lost, layers * heads * n, c.full.text, "right", [True] * len(lost), 9.7, True,
+                      Controls([False] * 19 + [True], [False] * 20), True, 400, 12.5),
+        would_do=WouldDo(do, "snapkv@0.1", c.full.text, int(do.sum()) * 128, 0.01, {v.key: 0.8}, False, 1500,
+                         1500, 60.0, ["It stopped after 1,500 trials; a smaller cache may exist."]),
+        trials=900,
+        seconds=80.0,
+    )  # fmt: skip
+    steps = [Step(t, [(t, 0.7), (" other <b>", 0.2)]) for t in c.full.tokens]
+    paths = {key: Path(key, c.full.text, steps, [(0.7, 1)] * len(steps)) for key in ("full", v.key)}
+    weights = rng.dirichlet(np.full(n, 0.05), (len(steps), layers, heads)).astype(np.float32)
+    first, last = c.prompt.document_span
+    inside = np.arange(n) >= first
+    inside[last:] = False
+    gone = {x.key: weights * ~x.packed.kept.mask() for x in c.variants}
+    seen = attention.AnswerAttention(
+        attention.encode(weights),
+        (weights * inside).sum(-1).astype(np.float16),
+        {key: w.sum(-1).astype(np.float16) for key, w in gone.items()},
+        {key: (w * inside).sum(-1).astype(np.float16) for key, w in gone.items()},
+    )
+    rows = [
+        AblationRow(m, w, kind, size, budget, "right" if w == 8 else "wrong", 0.1 * size / w, c.full.text)
+        for m in ("snapkv", "criticalkv") for w in (8, 32) for kind, size in (("avg", 7), ("max", 11))
+    ]  # fmt: skip
+    return dataclasses.replace(
+        c.with_causes(found),
+        fork=Fork(list(c.full.tokens), paths),
+        answer_attention=seen,
+        ablation=Ablation(rows, c.full.text, "right"),
+    )
 
 
 @contextmanager

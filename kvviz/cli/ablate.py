@@ -46,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
         note(notice)
     from kvviz.engine.plan import check_ask
     from kvviz.engine.prompts import build_prompt
-    from kvviz.evaluate.ablation import ablate, settings_of, spread
+    from kvviz.evaluate.ablation import ablate, settings_of
     from kvviz.models import load_model
 
     check_ask(ask, settings())
@@ -55,15 +55,16 @@ def run(args: argparse.Namespace) -> int:
     model = load_model(args.model, dtype=args.dtype, device=args.device, progress=show.message)
     prompt = build_prompt(model, document, args.question, protocol=args.protocol)
     with interruptible() as cancel:
-        table = ablate(
+        found = ablate(
             model, prompt, ask.methods, ask.budgets, windows, pools, args.expected, args.max_new_tokens,
             events=show.event, cancel=cancel,
         )  # fmt: skip
     show.end()
+    table = found.to_frame()
     if args.csv:
         write_out(args.csv, lambda path: table.to_csv(path, index=False))
     print(printable(table.to_string(index=False, na_rep="", max_colwidth=60)))
-    moved = ", ".join(f"{name} {value:.3f}" for name, value in spread(table).items())
+    moved = ", ".join(f"{name} {value:.3f}" for name, value in found.spread().items())
     print(f"\nMean KL moves by this much (nats a step) when one thing alone changes: {moved}")
     return 130 if cancel.is_set() else 0
 

@@ -375,11 +375,12 @@ class _Experiment:
         ended = whittled(search, np.flatnonzero(starts[begin]), splits)
         best = self._with(search.best, empty)
         text = self._words(next(self.trials.write([best], self.most)).token_ids)
+        kl = float(next(self.trials.force([best], self.answer)).kl.mean())
         held = {name: float((mask & best).sum() / best.sum()) for name, mask in starts.items()}
         entry = 2 * self.trace.model.head_dim * self.trace.keys[0].element_size()
         found.would_do = WouldDo(
-            best, begin, text, int(best.sum()) * entry, held, ended, self.trials.count - before,
-            time.perf_counter() - started,
+            best, begin, text, int(best.sum()) * entry, kl, held, ended, self.trials.count - before,
+            WOULD_DO_TRIALS, time.perf_counter() - started,
         )  # fmt: skip
 
     def _same(self, base: np.ndarray) -> Callable[[list[np.ndarray]], list[bool]]:

@@ -9,16 +9,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-import pandas as pd
 
 from kvviz.engine.run import compare
 from kvviz.engine.scoring import Scored
 from kvviz.errors import InputError
-from kvviz.identity import Budget, MethodRef
+from kvviz.identity import MethodRef
 from kvviz.methods import get_method
 from kvviz.models import Model
+from kvviz.results.ablation import Ablation, AblationRow
+from kvviz.results.measures import mean_kl
 from kvviz.results.verdict import verdict
 from kvviz.types import Event, Prompt
 
@@ -65,44 +64,23 @@ def ablate(
     scored: Scored | None = None,
     events: Callable[[Event], None] | None = None,
     cancel: threading.Event | None = None,
-) -> pd.DataFrame:
+) -> Ablation:
     """One row a (method, window, pooling, budget): verdict, mean KL in nats a step, the answer.
 
-    pools  (kind, size): ("avg", 7), ("max", 11), ("none", 1). The whole cache's row comes first.
+    pools  (kind, size): ("avg", 7), ("max", 11), ("none", 1).
     """
     asked = settings_of(methods, windows, pools)
     result = compare(
         model, prompt, [s.name for s in asked], list(budgets), max_new_tokens, measures=("kl",),
         expected=expected, scored=scored, events=events, cancel=cancel,
     )  # fmt: skip
-    table = result.to_frame().set_index(["method", "budget"])
-    text = result.full.text
-    rows: list[dict[str, Any]] = [
-        {"method": "full", "budget": 1.0, "verdict": verdict(text, expected), "text": text}
-    ]
+    rows = []
     for setting in asked:
         for budget in budgets:
             v = result.variant(setting.name, budget)
             if v is not None:
-                rows.append({
-                    "method": setting.method, "window": setting.window, "pool_kind": setting.pool_kind,
-                    "pool": setting.pool, "budget": Budget.parse(budget).value,
-                    "verdict": verdict(v.text, expected),
-                    "mean_kl": table.loc[(v.method, v.budget), "mean_kl"], "text": v.text,
-                })  # fmt: skip
-    return pd.DataFrame(rows)
-
-
-def spread(table: pd.DataFrame) -> dict[str, float]:
-    """How much mean KL moves when one thing alone changes: {"method", "window", "pooling"}: nats a step.
-
-    The mean, over all combinations of the others, of the range between its values.
-    """
-    rows = table[table.method != "full"].assign(pooling=lambda t: t.pool_kind + t.pool.astype(str))
-    axes = ["method", "window", "pooling"]
-    out = {}
-    for axis in axes:
-        others = ["budget", *(a for a in axes if a != axis)]
-        kl = rows.groupby(others)["mean_kl"]
-        out[axis] = float((kl.max() - kl.min()).mean())
-    return out
+                rows.append(AblationRow(
+                    setting.method, setting.window, setting.pool_kind, setting.pool, v.budget,
+                    verdict(v.text, expected), mean_kl(v.kl, prompt.protocol), v.text,
+                ))  # fmt: skip
+    return Ablation(rows, result.full.text, verdict(result.full.text, expected))

@@ -23,6 +23,7 @@ import numpy as np
 
 from kvviz.errors import InputError
 from kvviz.results import manifest as fields
+from kvviz.results import stored
 from kvviz.results.comparison import Comparison, Point, Variant
 from kvviz.results.kept import KeptSet
 
@@ -91,7 +92,7 @@ def load_comparison(path: str | Path) -> Comparison:
 
 
 @dataclasses.dataclass
-class _Arrays:
+class Arrays:
     """Arrays of a file by name, each read once, and only with the shape and kind it must have.
 
     head  gives (dtype, shape) of a name, or None where there is no such array; body gives its content.
@@ -134,7 +135,7 @@ class _Arrays:
         return self._read[name]
 
 
-def _open_zip(archive: zipfile.ZipFile) -> tuple[dict, Callable[[dict], _Arrays]]:
+def _open_zip(archive: zipfile.ZipFile) -> tuple[dict, Callable[[dict], Arrays]]:
     if archive.getinfo("manifest.json").file_size > _MAX_MANIFEST:
         raise _Refused(f"The manifest of this comparison is larger than {_MAX_MANIFEST // 10**6} MB.")
     manifest = json.loads(archive.read("manifest.json"))
@@ -154,10 +155,10 @@ def _open_zip(archive: zipfile.ZipFile) -> tuple[dict, Callable[[dict], _Arrays]
     def body(name: str) -> np.ndarray:
         return np.load(io.BytesIO(archive.read(f"arrays/{name}.npy")), allow_pickle=False)
 
-    return manifest, lambda same: _Arrays(head, body, same)
+    return manifest, lambda same: Arrays(head, body, same)
 
 
-def _open_json(path: Path) -> tuple[dict, Callable[[dict], _Arrays]]:
+def _open_json(path: Path) -> tuple[dict, Callable[[dict], Arrays]]:
     if path.stat().st_size > _MAX_BYTES:
         raise _Refused(f"{path.name} is larger than {_MAX_BYTES // 10**9} GB.")
     manifest = json.loads(path.read_text(encoding="utf-8"))
@@ -173,7 +174,7 @@ def _open_json(path: Path) -> tuple[dict, Callable[[dict], _Arrays]]:
         raw = zlib.decompressobj().decompress(packed, size + 1)
         return np.frombuffer(raw, dtype=dtype).reshape(shape).copy()
 
-    return manifest, lambda same: _Arrays(head, body, same)
+    return manifest, lambda same: Arrays(head, body, same)
 
 
 def _array_to_json(array: np.ndarray) -> dict[str, Any]:
@@ -282,6 +283,11 @@ def _pack(c: Comparison) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "notes": c.notes,
         "tables": {table: list(columns) for table, columns in tables.items()},
     }
+    for spec, more in (stored.pack_causes(c.causes), stored.pack_attention(c.answer_attention)):
+        manifest |= spec
+        arrays |= more
+    for name, value in (("fork", c.fork), ("ablation", c.ablation)):
+        manifest[name] = None if value is None else value.to_dict()
     for table, columns in tables.items():
         arrays |= {f"{table}_{i}": np.asarray(array) for i, array in enumerate(columns.values())}
     return manifest, arrays
@@ -306,7 +312,7 @@ def _tables(c: Comparison) -> dict[str, dict[str, np.ndarray]]:
 # -- reading ------------------------------------------------------------------------------------------
 
 
-def _read(m: Any, arrays_of: Callable[[dict], _Arrays]) -> Comparison:
+def _read(m: Any, arrays_of: Callable[[dict], Arrays]) -> Comparison:
     if not isinstance(m, dict) or m.get("kvviz") != "comparison":
         raise ValueError("no manifest of a comparison")
     version = m.get("format")
@@ -384,4 +390,8 @@ def _read(m: Any, arrays_of: Callable[[dict], _Arrays]) -> Comparison:
         },
         seconds=fields.table(m["seconds"]),
         notes=fields.strings(m["notes"]),
+        causes=stored.read_causes(m.get("causes", []), arrays, model, prompt),
+        fork=stored.read_fork(m.get("fork")),
+        answer_attention=stored.read_attention(m.get("answer_attention"), arrays, model, n),
+        ablation=stored.read_ablation(m.get("ablation")),
     )

@@ -7,13 +7,20 @@ the whole cache: nats lost). Effects are changes of the summed log-probability o
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvviz.results.kept import KeptSet
 from kvviz.results.passages import Passage
+from kvviz.results.points import Point
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 PUT_BACK, TAKEN_OUT = "put_back", "taken_out"
+FOUND, FOUND_LABEL = "found", "Found by search"  # the kept set of a `WouldDo` beside those of methods
 UNITS = ("head", "layer", "passage", "token", "passage-head")
 
 
@@ -96,31 +103,65 @@ class Rescue:
         return {**asdict(self), "entries": [list(entry) for entry in self.entries]}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class WouldDo:
-    """The smallest cache found that gives the full cache's answer.
+    """The smallest cache found that gives the full cache's answer, token for token.
 
-    mask   bool [L, Hkv, n];  start  the method and budget the search began with.
-    held   {method@budget: share of these entries that it holds}.
+    mask   bool [L, Hkv, n];  start  the order or cache the search began with.
+    kl     mean KL(full || this cache) on the full cache's answer, nats a step.
+    held   {"method@budget": share of these entries that it holds}.
+    minimal  whether the search ended by itself: no entry can be spared alone. It never says that no smaller
+             cache exists.
+    most   trials it was allowed;  notes  what the search did not try, in words.
     """
 
     mask: np.ndarray
     start: str
     text: str
     bytes: int
+    kl: float
     held: dict[str, float]
     minimal: bool
     trials: int
+    most: int
     seconds: float
+    notes: list[str] = field(default_factory=list)
 
     @property
     def entries(self) -> int:
         return int(self.mask.sum())
 
+    @property
+    def budget(self) -> float:
+        """Its size as a method's budget: entries per KV head as a share of the tokens."""
+        return self.entries / self.mask.size
+
+    @cached_property
+    def point(self) -> Point:
+        """The kept set as that of a method called FOUND."""
+        return Point(
+            FOUND,
+            self.budget,
+            KeptSet.pack(self.mask, np.zeros((1, 1, 1), bool), round(self.budget * self.mask.shape[-1])),
+            stage=self.mask.astype(np.int8),
+            label=FOUND_LABEL,
+        )
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON; the entries as [layer, KV head, token]."""
-        row = {k: v for k, v in vars(self).items() if k != "mask"}
+        row = {k: v for k, v in vars(self).items() if k not in ("mask", "point")}
         return {**row, "size": self.entries, "entries": np.argwhere(self.mask).tolist()}
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """Does a method keep what matters? Spearman's rank correlation of the kept share of each passage of the
+    document with what the answer loses without it, with a 95 % bootstrap interval."""
+
+    name: str
+    rho: float
+    low: float
+    high: float
 
 
 @dataclass
@@ -128,6 +169,7 @@ class Causes:
     """The result of `kvviz.causes`: one method at one budget, held against the whole cache.
 
     answer  the full cache's text;  gap  its summed log-probability less the method's, nats.
+    agreement  one row a kept set of the run ("method@budget"), then "recency" and "random".
     stopped  True where Stop ended it: what is here is finished, the rest is missing.
     """
 
@@ -144,32 +186,57 @@ class Causes:
     taken_out: list[Effect] = field(default_factory=list)
     rescue: Rescue | None = None
     would_do: WouldDo | None = None
+    agreement: list[Agreement] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     trials: int = 0
     seconds: float = 0.0
     stopped: bool = False
 
+    @property
+    def key(self) -> str:
+        """That of the method's answer in a comparison."""
+        return f"{self.method}@{self.budget}"
+
+    def of(self, direction: str, unit: str) -> list[Effect]:
+        """The effects of one kind of unit."""
+        return [e for e in getattr(self, direction) if e.unit == unit]
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""
-        apart = ("put_back", "taken_out", "rescue", "would_do")
+        apart = ("put_back", "taken_out", "rescue", "would_do", "agreement")
         row = {k: v for k, v in vars(self).items() if k not in apart}
         row |= {way: [e.to_dict() for e in getattr(self, way)] for way in (PUT_BACK, TAKEN_OUT)}
+        row["agreement"] = [asdict(a) for a in self.agreement]
         row["rescue"] = None if self.rescue is None else self.rescue.to_dict()
         row["would_do"] = None if self.would_do is None else self.would_do.to_dict()
         return row
 
-    def to_frame(self, direction: str = PUT_BACK):
-        """One row an effect, as a pandas DataFrame; direction "put_back" or "taken_out"."""
+    def to_frame(self, direction: str = PUT_BACK) -> pd.DataFrame:
+        """One row an effect; direction "put_back" or "taken_out"."""
         import pandas as pd
 
         return pd.DataFrame([effect.to_dict() for effect in getattr(self, direction)])
 
     def head_map(self, direction: str = PUT_BACK) -> np.ndarray | None:
         """Effects by head as float64 [L, Hkv]; None where heads were not tried."""
-        rows = [e for e in getattr(self, direction) if e.unit == "head"]
+        rows = self.of(direction, "head")
         if not rows:
             return None
         found = np.full((1 + max(e.layer for e in rows), 1 + max(e.head for e in rows)), np.nan)
         for e in rows:
             found[e.layer, e.head] = e.effect
+        return found
+
+    def token_map(self, direction: str = PUT_BACK) -> np.ndarray | None:
+        """Effects along the prompt, float64 [n]: of each token where tokens were tried, else each passage's
+        spread evenly over its tokens. NaN where nothing was tried; None where neither was."""
+        tokens, pieces = self.of(direction, "token"), self.of(direction, "passage")
+        if not tokens and not pieces:
+            return None
+        found = np.full(self.n, np.nan)
+        if tokens:
+            found[[e.token for e in tokens]] = [e.effect for e in tokens]
+            return found
+        for e in pieces:
+            found[e.passage.start : e.passage.end] = e.effect / (e.passage.end - e.passage.start)
         return found

@@ -13,7 +13,12 @@ import numpy as np
 
 from kvviz.errors import InputError
 from kvviz.identity import Budget, MethodRef
+from kvviz.results.ablation import Ablation
+from kvviz.results.attention import AnswerAttention
+from kvviz.results.causes import FOUND, Causes, WouldDo
+from kvviz.results.fork import Fork
 from kvviz.results.kept import KeptSet, everything, nearest, window_starts
+from kvviz.results.points import Point, Variant
 from kvviz.results.words import budget_name, budget_share
 from kvviz.types import Mark, ModelInfo, Prompt
 
@@ -21,142 +26,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FULL = "full"  # the method name of the whole cache
-
-
-@dataclass
-class Variant:
-    """One answer: the full cache (method "full") or one method at one budget.
-
-    selection     what was kept: the engine's `Selection` after a run, a `Point` (numpy, with the same
-                  names) once it was read back from a file.
-    kl            float32 [T], nats a step against the full cache, teacher-forced on its answer.
-    output_error  float32 [L, Hq], relative L2 change of each head's contribution, mean over probe queries.
-    bytes         storage allocated for the prompt's entries; generated rows are not in it.
-    tokens_kept   entries kept per KV head, averaged over layers and heads.
-    first_difference  index of the first generated token that differs from the full cache's, or None.
-    """
-
-    method: str
-    label: str
-    budget: float | int
-    entries: int
-    options: dict[str, Any]
-    selection: Any
-    token_ids: list[int] = field(default_factory=list)
-    tokens: list[str] = field(default_factory=list)
-    text: str = ""
-    finished: str = ""  # "stop token", "length" or "cancelled"
-    kl: np.ndarray | None = None
-    output_error: np.ndarray | None = None
-    layer_error: np.ndarray | None = None  # float32 [L], after summing heads
-    bytes: int = 0
-    tokens_kept: float = 0.0
-    first_difference: int | None = None
-    seconds: dict[str, float] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    evictions: list[dict[str, Any]] = field(default_factory=list)  # decode-time eviction, one a cut
-
-    @property
-    def key(self) -> str:
-        """Unique within a comparison and stable across runs."""
-        return f"{self.method}@{self.budget}"
-
-    @property
-    def edit(self) -> int | None:
-        """The number of the edit by hand that made this kept set, None where a method chose it."""
-        number = MethodRef.parse(self.method).made.removeprefix("edit")
-        return int(number) if number.isdigit() else None
-
-    @property
-    def packed(self) -> Point:
-        """The selection on numpy; the engine's own is packed once."""
-        held, point = self.__dict__.get("_packed", (None, None))
-        if held is not self.selection:
-            point = self.selection if isinstance(self.selection, Point) else Point.pack(self.selection)
-            self._packed = self.selection, point
-        return point
-
-
-@dataclass(frozen=True, eq=False)
-class Point:
-    """A method at one budget: decoded, or one of the slider's stops. On numpy alone.
-
-    kept    the kept entries.
-    scores  rows of float32 [Hkv, n], one a layer, NaN where the method gives none: the ones that decided
-            here, or at a stop those of the method's largest decoded budget; None where none were stored.
-    error   float32 [L, Hq], relative L2 output error; None where it was not measured.
-    answer  what was decoded here, None at a stop.
-
-    Of a decoded budget only, else None: scores_raw (before pooling), first_scores (of stage 1), stage
-    int8 [L, Hkv, n] (0 evicted, 1 and 2 the stage that kept the entry, 3 kept by rule), cutoff float32
-    [L, Hkv] (the lowest score that was still kept by score).
-    scope   what an entry competed with: "head", "layer" or "all".
-    """
-
-    method: str
-    budget: float | int
-    kept: KeptSet
-    scores: Sequence[np.ndarray] | None = None
-    error: np.ndarray | None = None
-    answer: Variant | None = None
-    scope: str = "head"
-    scores_raw: Sequence[np.ndarray] | None = None
-    first_scores: Sequence[np.ndarray] | None = None
-    stage: np.ndarray | None = None
-    cutoff: np.ndarray | None = None
-    label: str = ""
-    options: dict[str, Any] = field(default_factory=dict)
-    notes: list[str] = field(default_factory=list)
-    seconds: float = 0.0
-
-    @classmethod
-    def of(cls, v: Variant) -> Point:
-        """The point of a decoded answer."""
-        return replace(v.packed, method=v.method, error=v.output_error, answer=v)
-
-    @classmethod
-    def pack(cls, s: Any) -> Point:
-        """From the engine's selection: masks as bits, everything else the same memory seen by numpy."""
-        mask, protected = np.stack([np.asarray(row) for row in s.mask]), np.asarray(s.protected)
-        return cls(
-            method=s.method,
-            budget=s.budget,
-            kept=KeptSet.pack(mask, protected, s.entries),
-            scores=_rows(s.scores),
-            scope=s.scope,
-            scores_raw=_rows(s.scores_raw),
-            first_scores=_rows(s.first_scores),
-            stage=np.asarray(s.stage),
-            cutoff=np.asarray(s.cutoff),
-            label=s.label,
-            options=s.options,
-            notes=s.notes,
-            seconds=s.seconds,
-        )
-
-    @property
-    def entries(self) -> int:
-        """b, entries per KV head on average."""
-        return self.kept.entries
-
-    @property
-    def mask(self) -> list[np.ndarray]:
-        """Kept entries, bool [Hkv, n] a layer."""
-        return list(self.kept.mask())
-
-    @property
-    def budgets(self) -> np.ndarray:
-        """Entries kept by each head, int64 [L, Hkv]."""
-        return self.kept.counts()
-
-    @property
-    def protected(self) -> np.ndarray:
-        """Entries kept by rule, bool [L, Hkv, n]."""
-        return self.kept.protected()
-
-
-def _rows(rows: Sequence[Any] | None) -> list[np.ndarray] | None:
-    return None if rows is None else [np.asarray(row) for row in rows]
 
 
 _SHOWN = 12  # answers in a comparison's repr
@@ -178,6 +47,8 @@ class Comparison:
     lenses           {name: float32 [L, Hkv, n]}: "attention" (mean of the last prompt queries, before
                      pooling), and at the answer's queries "attention_answer" and "effect" (relative change
                      of the head's output if this token alone is removed).
+    causes           {"method@budget": what its lost entries did}, as far as it was tried (`with_causes`).
+    fork, answer_attention, ablation  None where they were not asked for.
     """
 
     model: ModelInfo
@@ -193,6 +64,10 @@ class Comparison:
     lenses: dict[str, np.ndarray] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
+    causes: dict[str, Causes] = field(default_factory=dict)
+    fork: Fork | None = None
+    answer_attention: AnswerAttention | None = None
+    ablation: Ablation | None = None
 
     def __repr__(self) -> str:
         """A few lines: what was run and what is in it."""
@@ -235,8 +110,11 @@ class Comparison:
         return Budget.parse(budget).share_of(self.n)
 
     def at(self, method: str | MethodRef, budget: Any) -> Point | None:
-        """What is known of a method at a budget: decoded, else at a stop, else None. "full" always is."""
+        """What is known of a method at a budget: decoded, else at a stop, else None. "full" always is, and
+        "found", the cache that would do, at its own size whatever the budget."""
         method = str(method)
+        if method == FOUND:
+            return None if self.would_do is None else self.would_do.point
         if method == FULL:
             return self.whole
         answer = self.variant(method, budget)
@@ -310,6 +188,7 @@ class Comparison:
         """Bytes of all arrays, those that several points share counted once."""
         points = [v.packed for v in self.variants if v.selection is not None] + self.at_stops
         arrays: list[np.ndarray | None] = [*self.scores.values(), *self.lenses.values()]
+        arrays += [] if self.answer_attention is None else self.answer_attention.arrays
         for p in points:
             arrays += [p.kept.bits, p.kept.by_rule, p.stage, p.cutoff, p.error]
             arrays += [row for rows in (p.scores, p.scores_raw, p.first_scores) for row in rows or ()]
@@ -355,6 +234,26 @@ class Comparison:
             scores=scores,
             settings={**self.settings, "methods": methods},
         )
+
+    @property
+    def would_do(self) -> WouldDo | None:
+        """The smallest cache that a search found to give the full cache's answer."""
+        found = [c.would_do for c in self.causes.values() if c.would_do is not None]
+        return min(found, key=lambda w: w.entries, default=None)
+
+    def with_causes(self, found: Causes) -> Comparison:
+        """This run with the causes of one of its answers, held against what its methods keep."""
+        from kvviz.results.agreement import FEWEST, agreement, document_passages
+
+        budget = Budget.parse(found.budget)
+        kept = {
+            v.key: v.packed.kept.mask()
+            for v in self.variants
+            if v.selection is not None and not v.made and Budget.parse(v.budget) == budget
+        }
+        enough = len(document_passages(found)) >= FEWEST
+        found = replace(found, agreement=agreement(found, kept) if enough else [])
+        return replace(self, causes={**self.causes, found.key: found})
 
     def rows(self) -> list[dict[str, Any]]:
         """One row an answer as plain values, the full cache first: budget as it was asked for, share and

@@ -6,7 +6,6 @@ It tells an answer that was lost (the expected token is nowhere near the top) fr
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,23 +64,6 @@ class Fork:
                 for name, p in self.paths.items()
             },
         }
-
-    @classmethod
-    def from_dict(cls, row: Mapping[str, Any]) -> Fork:
-        """The reverse of `to_dict`."""
-        paths = {
-            str(name): Path(
-                name=str(name),
-                text=str(p["text"]),
-                steps=[
-                    Step(str(s["token"]), [(str(t), float(x)) for t, x in s["likeliest"]])
-                    for s in p["steps"]
-                ],
-                expected=[(float(x), int(rank)) for x, rank in p["expected"]],
-            )
-            for name, p in row["paths"].items()
-        }
-        return cls([str(t) for t in row["tokens"]], paths)
 
 
 def _first(full: list[str], other: list[str]) -> int | None:

@@ -30,6 +30,25 @@ def number(value: Any) -> float | int:
     return value
 
 
+def number_or_none(value: Any) -> float | int | None:
+    """Any finite number or nothing."""
+    return None if value is None else number(value)
+
+
+def flag(value: Any) -> bool:
+    """True or false."""
+    if not isinstance(value, bool):
+        raise ValueError("neither true nor false")
+    return value
+
+
+def flags(value: Any, size: int | None = None) -> list[bool]:
+    """A list of true and false, of this size where one is given."""
+    if not isinstance(value, list) or size not in (None, len(value)):
+        raise ValueError("not as many")
+    return [flag(item) for item in value]
+
+
 def text(value: Any) -> str:
     """A string."""
     if not isinstance(value, str):

@@ -10,6 +10,7 @@ from kvviz.errors import InputError
 from kvviz.types import Prompt
 
 UNITS = ("sentence", "line", "paragraph")
+KINDS = ("document", "question", "template")
 # Where a piece ends: behind a full stop that is followed by a space, or at a line's end; scripts that are
 # written without spaces have full stops of their own.
 _ENDS = {
@@ -50,7 +51,7 @@ def passages(prompt: Prompt, unit: str = "sentence") -> list[Passage]:
     begin = 0
     for token in range(1, n + 1):
         if token == n or labels[token] != labels[begin]:
-            found.append(_passage(prompt, labels[begin][0], begin, token))
+            found.append(passage_of(prompt, labels[begin][0], begin, token))
             begin = token
     return found
 
@@ -61,7 +62,8 @@ def _starts(document: str, unit: str) -> list[int]:
     return [0, *(end for end in ends if end < len(document))]
 
 
-def _passage(prompt: Prompt, kind: str, start: int, end: int) -> Passage:
+def passage_of(prompt: Prompt, kind: str, start: int, end: int) -> Passage:
+    """The tokens start to end as a passage of this kind, with their text."""
     first, last = prompt.offsets[start], prompt.offsets[end - 1]
     if first is not None and last is not None:  # tokens of the document
         text = prompt.document[first[0] : last[1]].strip()

@@ -1,5 +1,7 @@
 """What each cache was about to say, against the plain model with the same rows hidden."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
@@ -10,7 +12,7 @@ from kvviz.engine.forks import branch, fork
 from kvviz.engine.selection import select
 from kvviz.engine.trials import Trials
 from kvviz.errors import InputError
-from kvviz.results.fork import Fork
+from kvviz.results.stored import read_fork
 
 
 def kept_of(trace, method, budget):
@@ -46,7 +48,7 @@ def test_likeliest_tokens_and_ranks(suffix):
             assert rank == 1 + int((p > p[token] + 1e-9).sum())
     assert all(rank == 1 for _, rank in found.paths["full"].expected)
     assert found.parts["full"] is None
-    assert Fork.from_dict(found.to_dict()) == found
+    assert read_fork(json.loads(json.dumps(found.to_dict()))) == found
 
 
 def test_a_branch_is_what_the_plain_model_would_write():

@@ -8,14 +8,15 @@ from tiny import make_model
 import kvviz
 from kvviz import cli
 from kvviz.errors import InputError
-from kvviz.evaluate.ablation import ablate, settings_of, spread
+from kvviz.evaluate.ablation import ablate, settings_of
+from kvviz.results.ablation import Ablation, AblationRow
 
 
 def test_each_row_is_that_run():
     model = make_model("llama")
     prompt = prompt_of(model, 60)
     table = ablate(model, prompt, ["snapkv", "criticalkv"], [0.2], (4, 8), (("avg", 3), ("none", 1)),
-                   max_new_tokens=4)  # fmt: skip
+                   max_new_tokens=4).to_frame()  # fmt: skip
     assert len(table) == 1 + 2 * 2 * 2 and table.method[0] == "full"
     row = table[(table.method == "criticalkv") & (table.window == 8) & (table.pool_kind == "avg")].iloc[0]
     alone = kvviz.compare(model, prompt, ["criticalkv:window=8,pool=3,pool_kind=avg"], [0.2], 4)
@@ -24,11 +25,11 @@ def test_each_row_is_that_run():
 
 
 def test_spread_by_hand():
-    table = pd.DataFrame([
-        {"method": m, "window": w, "pool_kind": "avg", "pool": 7, "budget": 0.1, "mean_kl": kl}
+    rows = [
+        AblationRow(m, w, "avg", 7, 0.1, "", kl, "")
         for m, w, kl in [("a", 8, 0.1), ("a", 32, 0.5), ("b", 8, 0.2), ("b", 32, 0.8)]
-    ])  # fmt: skip
-    moved = spread(table)
+    ]
+    moved = Ablation(rows, "", "").spread()
     assert moved["method"] == pytest.approx((0.1 + 0.3) / 2)
     assert moved["window"] == pytest.approx((0.4 + 0.6) / 2)
     assert moved["pooling"] == 0
