@@ -14,7 +14,7 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 
-from kvviz import __version__
+from kvviz import __version__, memory
 from kvviz.errors import KvvizError
 
 COMMANDS = {
@@ -50,6 +50,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # `kvviz ... | head`: whoever read has read enough
         _drop_output()
         return 141
+    except (MemoryError, RuntimeError) as error:
+        if not memory.ran_out(error):
+            raise
+        return _said(memory.TOO_LITTLE)
     except OSError as error:
         _drop_output()
         where = f"{error.filename}: " if error.filename else ""

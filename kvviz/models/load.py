@@ -15,13 +15,16 @@ from huggingface_hub import get_hf_file_metadata, hf_hub_url
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 from transformers.utils import logging as hf_logging
 
+from kvviz import memory
 from kvviz.errors import ModelError
 from kvviz.models.adapters import Model, family_of, wrap_model
 from kvviz.models.catalog import CATALOG, offer
 from kvviz.models.converted import (
     EMBEDDED,
+    NO_MEMORY,
     NO_NETWORK,
     Progress,
+    check_memory,
     converted_folder,
     embedded_key,
     gguf_key,
@@ -99,6 +102,8 @@ def _find(name: str) -> tuple[Path | str, str]:
 
 
 def _read_folder(folder: Path, id: str, dtype: torch.dtype) -> tuple[Any, Any]:
+    stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    check_memory(id, stored)
     try:
         return _read(str(folder), id, dtype, local_files_only=True)
     except ModelError:
@@ -134,8 +139,10 @@ def _read(place: str, id: str, dtype: torch.dtype, local_files_only: bool) -> tu
         hf_model, report = AutoModelForCausalLM.from_pretrained(
             place, dtype=dtype, use_safetensors=True, output_loading_info=True, **plain
         )
-    except MemoryError as error:
-        raise ModelError(f"There is not enough memory to load {id}; choose a smaller model.") from error
+    except (MemoryError, RuntimeError) as error:
+        if not memory.ran_out(error):
+            raise
+        raise ModelError(NO_MEMORY.format(id=id)) from error
     # transformers fills absent weights with random numbers and only warns.
     if report["missing_keys"]:
         raise ModelError(

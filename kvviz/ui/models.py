@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kvviz import memory
 from kvviz.errors import Cancelled
-from kvviz.ui import memory
 
 Key = tuple[str, str]  # name, dtype
 _LOOK_S = 0.1  # how often someone who waits looks up
@@ -145,5 +145,8 @@ def _weights(key: Key) -> int | None:
     offered = offer(name)
     if offered is not None:
         return offered.memory(dtype)
-    files = list(Path(name).glob("*.safetensors")) if Path(name).is_dir() else []
+    path = Path(name)
+    if path.suffix.lower() == ".gguf" and path.is_file():  # about 4 bits a weight in the file
+        return path.stat().st_size * (4 if dtype in ("bfloat16", "float16") else 8)
+    files = list(path.glob("*.safetensors")) if path.is_dir() else []
     return sum(file.stat().st_size for file in files) or None

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any
 
-from kvviz.ui.memory import give_back
+from kvviz.memory import give_back
 
 
 class Traces:

@@ -13,6 +13,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from kvviz import memory
 from kvviz.errors import Cancelled, KvvizError
 from kvviz.results.comparison import Comparison
 from kvviz.types import Event
@@ -51,8 +52,9 @@ def stream(work: Work, cancel: threading.Event) -> Iterator[dict[str, Any]]:
             statuses.put({"state": "failed", "message": str(error)})
         except Exception as error:  # a fault of ours: the log has it, the visitor gets a sentence
             traceback.print_exc()
-            full = isinstance(error, MemoryError) or "out of memory" in str(error).lower()
-            text = _NO_MEMORY if full else "The run failed inside kvviz; the log says where."
+            text = "The run failed inside kvviz; the log says where."
+            if memory.ran_out(error):
+                text = memory.TOO_LITTLE
             statuses.put({"state": "failed", "message": text})
 
     threading.Thread(
@@ -68,9 +70,6 @@ def stream(work: Work, cancel: threading.Event) -> Iterator[dict[str, Any]]:
                 return
     finally:
         cancel.set()
-
-
-_NO_MEMORY = "There is not enough memory for this. Fewer budgets, a shorter text or a smaller model may fit."
 
 
 def status(stage: str, message: str, fraction: float | None = None, **more: Any) -> dict[str, Any]:

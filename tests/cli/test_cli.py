@@ -302,3 +302,29 @@ def test_letters_that_an_old_code_page_lacks_are_replaced(encoding):
         env={**os.environ, "PYTHONIOENCODING": encoding},
     )  # fmt: skip
     assert done.returncode == 0 and done.stderr == b"" and b"? ?" in done.stdout
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError("Unable to allocate 640. MiB"), RuntimeError("CUDA out of memory. Tried ...")]
+)
+def test_memory_that_runs_out_is_one_sentence(document, capsys, monkeypatch, error):
+    def load(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr("kvviz.models.load_model", load)
+    refused(capsys, compare(document), "There is not enough memory for this.")
+
+
+def test_quiet_silences_the_bars_of_libraries():
+    """They read the environment when they are imported, which is after the arguments were read."""
+    code = (
+        "import sys\n"
+        "from kvviz import cli\n"
+        "cli.main(['compare', '--document', 'no such file', '--question', 'q', '--quiet'])\n"
+        "assert 'tqdm' not in sys.modules\n"
+        "from tqdm.auto import tqdm\n"
+        "assert tqdm(range(3)).disable\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("\n") == 1

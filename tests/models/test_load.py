@@ -3,14 +3,19 @@
 import errno
 import json
 import os
+import shutil
+import subprocess
+import sys
 import time
 from types import SimpleNamespace
 
 import pytest
 import torch
+from safetensors import SafetensorError
 from tiny import make_hf, make_tokenizer
+from tiny_gguf import write_gguf
 
-from kvviz.errors import ModelError
+from kvviz.errors import Cancelled, ModelError
 from kvviz.models import converted, load, load_model
 from kvviz.models.catalog import CATALOG, offer
 from kvviz.models.converted import NO_NETWORK
@@ -41,6 +46,7 @@ def gguf(tmp_path, monkeypatch):
         convert.count += 1
         make_hf("llama").to(dtype).save_pretrained(target)
         make_tokenizer().save_pretrained(target)
+        return []
 
     convert.count = 0
     monkeypatch.setattr(converted, "_convert", convert)
@@ -207,24 +213,170 @@ def test_an_interrupted_conversion_leaves_nothing_behind(gguf, tmp_path, monkeyp
     assert load_model(str(gguf.path), dtype="float32").notes == ()
 
 
-def test_leftovers_of_a_killed_conversion_are_cleared_after_a_day(gguf, tmp_path):
-    left = tmp_path / "cache" / "models" / ".unfinished-old"
+def test_what_a_killed_conversion_left_is_removed_at_the_next_load(gguf, tmp_path):
+    left = tmp_path / "cache" / "models" / ".unfinished-x"
     left.mkdir(parents=True)
-    fresh = left.with_name(".unfinished-new")
-    fresh.mkdir()
-    yesterday = time.time() - 2 * 86400
-    os.utime(left, (yesterday, yesterday))
+    (left / "half").write_bytes(b"x")
+    code = (
+        "import fcntl, os, sys, time\n"
+        "fcntl.flock(os.open(sys.argv[1], os.O_RDONLY), fcntl.LOCK_EX)\n"
+        "print('at work', flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    work = subprocess.Popen([sys.executable, "-S", "-c", code, left], stdout=subprocess.PIPE)
+    assert work.stdout.readline() == b"at work\n"
     load_model(str(gguf.path), dtype="float32")
-    assert not left.exists() and fresh.exists()
+    assert left.exists()  # someone is at work there
+    work.kill()
+    work.wait()
+    load_model(str(gguf.path), dtype="float32")  # from the cache
+    assert gguf.convert.count == 1
+    assert not left.exists()
 
 
-def test_a_full_disk_is_one_sentence(gguf, monkeypatch):
-    def full(*args):
-        raise OSError(errno.ENOSPC, "No space left on device")
+def test_a_conversion_holds_its_workplace(tmp_path):
+    with converted._workplace(tmp_path) as work:
+        converted._drop_unfinished(tmp_path)
+        assert work.is_dir()
+    assert not work.exists()
 
-    monkeypatch.setattr(converted, "_convert", full)
+
+@pytest.mark.parametrize(
+    "full",
+    [
+        OSError(errno.ENOSPC, "No space left on device"),
+        SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+        SafetensorError("Error while serializing: I/O error: Disk quota exceeded (os error 122)"),
+    ],
+)
+def test_a_full_disk_is_one_sentence(gguf, monkeypatch, full, tmp_path):
+    def convert(id, gguf, dtype, target, say):
+        target.mkdir()
+        raise full
+
+    monkeypatch.setattr(converted, "_convert", convert)
     with pytest.raises(ModelError, match="not enough space in .* Free some, or set KVVIZ_CACHE"):
         load_model(str(gguf.path), dtype="float32")
+    assert list((tmp_path / "cache" / "models").iterdir()) == []
+
+
+def test_other_errors_of_the_writer_are_not_called_a_full_disk(gguf, monkeypatch):
+    def convert(*args):
+        raise SafetensorError("invalid header")
+
+    monkeypatch.setattr(converted, "_convert", convert)
+    with pytest.raises(SafetensorError):
+        load_model(str(gguf.path), dtype="float32")
+
+
+@pytest.mark.parametrize(
+    ("memory", "disk", "sentence"),
+    [
+        (500_000, 10**9, r"takes about 0.0 GB of memory once its weights are unpacked, and 0.0 GB are free"),
+        (10**9, 300_000, "not enough space in"),
+    ],
+)
+def test_a_gguf_file_is_refused_before_it_is_unpacked_where_it_does_not_fit(
+    tmp_path, monkeypatch, memory, disk, sentence
+):
+    """117,184 numbers, 468,736 bytes in float32; the largest of them, 320 x 64, three times at once."""
+    path = write_gguf(tmp_path / "a.gguf")
+
+    def unpacked(*args, **kwargs):
+        raise AssertionError("it was unpacked")
+
+    monkeypatch.setattr(converted.AutoModelForCausalLM, "from_pretrained", unpacked)
+    monkeypatch.setattr(converted.memory, "available", lambda: memory)
+    monkeypatch.setattr(converted.shutil, "disk_usage", lambda folder: SimpleNamespace(free=disk))
+    with pytest.raises(ModelError, match=sentence):
+        load_model(str(path), dtype="float32")
+
+
+def test_unpacking_is_counted_in_the_dtype_and_with_the_largest_weight_thrice(tmp_path, monkeypatch):
+    asked = []
+    monkeypatch.setattr(converted, "check_memory", lambda id, needed: asked.append(needed))
+    config = make_hf("llama").config
+    numbers = sum(weight.numel() for weight in make_hf("llama").parameters())
+    for dtype in (torch.float32, torch.bfloat16):
+        converted._check_room("a", config, dtype, tmp_path)
+    assert asked == [4 * numbers + 8 * 320 * 64, 2 * numbers + 8 * 320 * 64]
+
+
+def test_a_folder_that_does_not_fit_into_memory_is_refused(folder, monkeypatch):
+    monkeypatch.setattr(converted.memory, "available", lambda: 100_000)
+    with pytest.raises(ModelError, match="my-model takes about .* choose a smaller model"):
+        load_model(str(folder), dtype="float32")
+
+
+@pytest.mark.parametrize(
+    "error", [MemoryError(), RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried ...")]
+)
+def test_memory_that_runs_out_while_loading_is_one_sentence(folder, tmp_path, monkeypatch, error):
+    def fail(*args, **kwargs):
+        raise error
+
+    monkeypatch.setattr(load.AutoModelForCausalLM, "from_pretrained", fail)
+    for place in (folder, write_gguf(tmp_path / "a.gguf")):
+        with pytest.raises(ModelError, match="not enough memory to load"):
+            load_model(str(place), dtype="float32")
+
+
+def test_a_gguf_file_without_an_end_token_ends_where_its_template_closes_a_turn(tmp_path, capfd):
+    whole = load_model(str(write_gguf(tmp_path / "whole.gguf")), dtype="float32")
+    assert (whole.stop_ids, whole.notes) == (frozenset({3}), ())
+    path = write_gguf(tmp_path / "half.gguf", end=False)
+    for _ in range(2):  # converted, and from the cache
+        half = load_model(str(path), dtype="float32")
+        assert half.stop_ids == {3}
+        assert half.tokenizer.eos_token == "<|im_end|>"
+        assert half.notes == (
+            "half.gguf names no end token: <|im_end|>, which closes a turn in its template, ends answers.",
+        )
+    bare = load_model(str(write_gguf(tmp_path / "bare.gguf", end=False, template=None)), dtype="float32")
+    assert bare.stop_ids == frozenset()
+    assert bare.notes == ("bare.gguf names no end token: answers go on to the length limit.",)
+    assert capfd.readouterr().err == ""  # and no bar
+
+
+def test_unpacking_a_gguf_file_tells_how_far_it_is_and_can_be_stopped(tmp_path):
+    path = write_gguf(tmp_path / "a.gguf")
+    shares = []
+
+    def progress(text, share):
+        shares.append(share)
+        if share is not None and share > 0.5:
+            raise Cancelled("Stopped.")
+
+    with pytest.raises(Cancelled):
+        load_model(str(path), dtype="float32", progress=progress)
+    counted = [share for share in shares if share is not None]
+    assert counted == sorted(counted) and counted[0] == 0 and 0.5 < counted[-1] < 0.6
+
+
+@pytest.mark.parametrize("manifest", ["[]", "null", "{}", '{"files": []}', '{"files": {}}', "no JSON", "1"])
+def test_a_cached_manifest_of_another_shape_is_a_damaged_one(gguf, tmp_path, manifest):
+    load_model(str(gguf.path), dtype="float32")
+    (found,) = (tmp_path / "cache").rglob("manifest.json")
+    found.write_text(manifest)
+    assert "did not match" in load_model(str(gguf.path), dtype="float32").notes[0]
+    assert gguf.convert.count == 2
+
+
+def test_a_file_in_the_place_of_converted_weights_is_replaced(gguf, tmp_path):
+    load_model(str(gguf.path), dtype="float32")
+    (found,) = (tmp_path / "cache").rglob("manifest.json")
+    shutil.rmtree(found.parent)
+    found.parent.write_text("a file")
+    assert "made again" in load_model(str(gguf.path), dtype="float32").notes[0]
+    assert found.is_file()
+
+
+def test_a_file_in_the_place_of_the_models_folder_is_gone_around(gguf, tmp_path, monkeypatch):
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / "models").write_text("a file")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "elsewhere"))
+    assert "temporary folder" in load_model(str(gguf.path), dtype="float32").notes[0]
 
 
 def test_an_unwritable_cache_falls_back_to_a_temporary_folder(gguf, tmp_path, monkeypatch):

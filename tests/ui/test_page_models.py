@@ -117,3 +117,10 @@ def test_two_who_want_one_model_load_it_once(monkeypatch, shelf):
     for thread in threads:
         thread.join(5)
     assert loads == ["new"] and got[0] is got[1]
+
+
+def test_a_gguf_file_is_weighed_by_what_it_unpacks_to(tmp_path):
+    path = tmp_path / "a.gguf"
+    path.write_bytes(bytes(1000))
+    assert models._weights((str(path), "float32")) == 8000
+    assert models._weights((str(path), "bfloat16")) == 4000

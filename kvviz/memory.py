@@ -7,6 +7,8 @@ import ctypes
 import ctypes.util
 from pathlib import Path
 
+TOO_LITTLE = "There is not enough memory for this. Fewer budgets, a shorter text or a smaller model may fit."
+
 
 def total() -> int | None:
     """Bytes of memory this process may use in all, None where the system does not say."""
@@ -16,7 +18,14 @@ def total() -> int | None:
 def available() -> int | None:
     """Bytes that can still be taken, None where the system does not say."""
     most, used = _number("/sys/fs/cgroup/memory.max"), _number("/sys/fs/cgroup/memory.current")
-    return _least(_meminfo("MemAvailable"), None if most is None or used is None else most - used)
+    group = None if most is None or used is None else most - used
+    return _least(_meminfo("MemAvailable"), group, _address_space())
+
+
+def ran_out(error: BaseException) -> bool:
+    """Whether this is memory that could not be had: Python's, numpy's or torch's way to say it."""
+    words = str(error).lower()
+    return isinstance(error, MemoryError) or "out of memory" in words or "allocate memory" in words
 
 
 def give_back() -> None:
@@ -34,6 +43,18 @@ def _meminfo(name: str) -> int | None:
         for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith(f"{name}:"):
                 return int(line.split()[1]) * 1024
+    return None
+
+
+def _address_space() -> int | None:
+    """Bytes left under `ulimit -v`, None without one."""
+    with contextlib.suppress(ImportError, OSError, ValueError):  # no such limit on Windows
+        import resource
+
+        most = resource.getrlimit(resource.RLIMIT_AS)[0]
+        if most != resource.RLIM_INFINITY:
+            pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[0])
+            return most - pages * resource.getpagesize()
     return None
 
 
