@@ -7,11 +7,12 @@ the end (`finish`). Its time is counted apart, as the method's own cost.
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
 
-from kvviz.engine.attention import attention_by_rows, causal_attention, unrotate
+from kvviz.engine.attention import attention_by_rows, causal_attention, rows_attention, unrotate
 from kvviz.engine.forward import forward
 from kvviz.errors import Cancelled
 
@@ -100,17 +101,27 @@ class QueryStats(Observer):
 
 
 class Repeat(Observer):
-    """KVzip's extra pass (arXiv 2505.23416): the model is asked to repeat the context, chunk by chunk.
+    """KVzip's extra pass (arXiv 2505.23416): the model is asked to repeat the document, chunk by chunk.
 
-    For every entry the largest attention it gets while its own chunk is repeated, per query head, in
-    a softmax over the sinks, the chunk's keys and the repeat prompt's own keys: float32 [Hq, n].
-    "repeat_plus" divides each query row by the norm of its hidden state first (KVzip+).
+    For every entry of the document the largest attention it gets while its own chunk is repeated, per query
+    head, in a softmax over the sinks, the chunk's keys and the request's and repeated tokens' own: float32
+    [Hq, n], 0 outside the document. What a layer cannot see (a sliding window) counts for nothing, and a
+    learned sink logit takes its share. "repeat_plus" divides each query row by the norm of its hidden state
+    first (KVzip+).
+
+    The request ends like the prompt does after its question, so that the model is about to answer. Later
+    chunks are announced by the last tokens of the one before. No position lies past the model's limit.
     """
 
     name = "repeat"
-    what = "KVzip's pass that repeats the context"
+    what = "KVzip's pass that repeats the document"
     SINKS = 4
     CHUNK = 2048
+    LEAD = 8  # tokens of the chunk before that a later request quotes
+    REQUESTS = (
+        "\n\nRepeat the previous context exactly.",
+        "\n\nRepeat the part of the previous context exactly, starting with",
+    )
 
     def finish(self, trace, cancel):
         model, n = self.model, self.n
@@ -119,24 +130,42 @@ class Repeat(Observer):
             key: torch.zeros(shape, dtype=torch.float32, device=model.device)
             for key in ("repeat", "repeat_plus")
         }
-        ids = trace.prompt.input_ids[:n].to(model.device)
-        for start in range(0, n, self.CHUNK):
-            end = min(n, start + self.CHUNK)
-            asked = self._request(ids, start)
-            tokens = torch.cat([asked, ids[start:end]])
+        for start, end, tokens in repeats(trace):
             attend = _RepeatAttend(trace, start, end, best, cancel)
             with attend.hidden_norms():
-                positions = torch.arange(n, n + len(tokens))
+                positions = repeat_positions(n, len(tokens), model.info.max_tokens)
                 forward(model, tokens[None], positions[None], attend, logits_to_keep=1)
         return {key: list(value) for key, value in best.items()}
 
-    def _request(self, ids: torch.Tensor, start: int) -> torch.Tensor:
-        text = "\n\nRepeat the previous context exactly."
-        if start:
-            tail = self.model.tokenizer.decode(ids[max(0, start - 8) : start])
-            text = f"\n\nRepeat the part of the previous context exactly, starting with{tail}"
-        encode = self.model.tokenizer(text, add_special_tokens=False, split_special_tokens=True)
-        return torch.tensor(encode["input_ids"], dtype=torch.long, device=ids.device)
+
+def repeats(trace) -> Iterator[tuple[int, int, torch.Tensor]]:
+    """(start, end, token ids) of every chunk of the document: the request, the prompt's end, the chunk."""
+    model, ids = trace.model, trace.prompt.input_ids
+    encode = model.tokenizer
+    whole, part = (
+        torch.tensor(encode(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
+        for text in Repeat.REQUESTS
+    )
+    suffix = ids[trace.prompt.question_span[1] :]
+    first, last = trace.prompt.document_span[0], min(trace.prompt.document_span[1], trace.n)
+    room = model.info.max_tokens - max(len(whole), len(part) + Repeat.LEAD) - len(suffix)
+    chunk = max(1, min(Repeat.CHUNK, room))
+    for start in range(first, last, chunk):
+        end = min(last, start + chunk)
+        asked = [whole] if start == first else [part, ids[max(first, start - Repeat.LEAD) : start]]
+        yield start, end, torch.cat([*asked, suffix, ids[start:end]])
+
+
+def repeat_positions(n: int, tokens: int, limit: int) -> torch.Tensor:
+    """Where the repeat pass's tokens stand: after the prompt, moved back where the last would pass the limit
+    (angles beyond it are those of another model in some families)."""
+    start = max(0, min(n, limit - tokens))
+    return torch.arange(start, start + tokens).clamp_(max=limit - 1)
+
+
+def moved_back(trace) -> bool:
+    """Whether any chunk was repeated at earlier positions than those after the prompt."""
+    return any(trace.n + len(tokens) > trace.model.info.max_tokens for *_, tokens in repeats(trace))
 
 
 class _RepeatAttend:
@@ -166,20 +195,19 @@ class _RepeatAttend:
         return out[None]
 
     def _record(self, index: int, query: torch.Tensor, own: torch.Tensor) -> None:
-        trace, layer = self.trace, self.trace.model.layer(index)
-        sinks = trace.keys[index][:, : min(Repeat.SINKS, self.start)]
-        chunk = trace.keys[index][:, self.start : self.end]
-        keys = torch.cat([sinks, chunk, own], 1).float()
-        skip, width, hkv = sinks.shape[1], chunk.shape[1], keys.shape[0]
+        trace, layer, n = self.trace, self.trace.model.layer(index), self.trace.n
+        rows = torch.cat(  # of the cache that the softmax runs over
+            [torch.arange(min(Repeat.SINKS, self.start)), torch.arange(self.start, self.end)]
+        ).to(query.device)
+        cached = trace.keys[index][:, rows]
+        chunk = slice(len(rows) - (self.end - self.start), len(rows))
         for begin in range(0, query.shape[1], _BLOCK):
-            rows = query[:, begin : begin + _BLOCK].float()
-            r = rows.shape[1]
-            grouped = rows.unflatten(0, (hkv, -1)).flatten(1, 2) * layer.scaling
-            logits = (grouped @ keys.transpose(1, 2)).unflatten(1, (-1, r)).flatten(0, 1)
-            k = torch.arange(keys.shape[1], device=rows.device) - skip - width
-            q = torch.arange(begin, begin + r, device=rows.device)[:, None]
-            p = logits.masked_fill(k > q, float("-inf")).softmax(-1)[..., skip : skip + width]
-            norm = self.norms[index][begin : begin + r, None].clamp_min(1e-6)
+            block = query[:, begin : begin + _BLOCK]
+            seen = begin + block.shape[1]  # own tokens up to the block's last
+            keys = torch.cat([cached, own[:, :seen]], 1)
+            where = torch.cat([rows, torch.arange(n, n + seen, device=rows.device)])
+            p = rows_attention(block, keys, layer, n + begin, where)[..., chunk]
+            norm = self.norms[index][begin:seen, None].clamp_min(1e-6)
             for key, scores in (("repeat", p), ("repeat_plus", p / norm)):
                 held = self.best[key][index, :, self.start : self.end]
                 torch.maximum(held, scores.amax(1), out=held)

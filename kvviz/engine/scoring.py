@@ -41,13 +41,13 @@ class LayerAccount:
         return self.entries - self.recent - self.sinks
 
 
-def protected_counts(method: Method, options: Options, b: int) -> tuple[int, int]:
+def protected_counts(trace: Rows, method: Method, options: Options, b: int) -> tuple[int, int]:
     """(W', sinks) protected at budget b: at most half the budget is recent tokens, sinks fit the rest."""
     sinks = options.get("sinks", 0)
     if options["protect"] is not None:
         recent = min(options["protect"], b)
     elif method.protect is not None:
-        kept = method.protect(b, options)
+        kept = method.protect(trace, b, options)
         kept, sinks = kept if isinstance(kept, tuple) else (kept, sinks)
         recent = min(kept, b)
     elif "window" in options:
@@ -61,7 +61,7 @@ def accounts(trace: Rows, method: Method, options: Options, b: int) -> list[Laye
     """The account of every layer. In a sliding layer only the rows still visible are candidates."""
     if method.charge is not None and b < trace.n:
         b = max(1, b - method.charge(trace.model, options, b))
-    recent, sinks = protected_counts(method, options, b)
+    recent, sinks = protected_counts(trace, method, options, b)
     out = []
     for index in range(trace.model.n_layers):
         rows = trace.rows(index)

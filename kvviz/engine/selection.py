@@ -218,5 +218,7 @@ def _notes(trace: Rows, spec: Method, options, b: int, rows: list[LayerAccount],
         )
     if spec.reconstructed:
         yield f"Reconstructed: {spec.reconstructed}."
+    if caution := spec.caution(trace, b, options):
+        yield caution
     if spec.differs:
         yield f"{spec.label} differs from the public code: {spec.differs}."

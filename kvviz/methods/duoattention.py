@@ -59,5 +59,5 @@ METHOD = Method(
     gates=True,
     cost="none; one calibration a model",
     compare_with="streaming_llm",
-    protect=streaming_tokens,
+    protect=lambda rows, b, options: streaming_tokens(b, options),
 )

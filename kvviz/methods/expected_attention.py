@@ -1,7 +1,7 @@
 """Expected Attention (arXiv 2510.00636): what queries yet to come are expected to attend to.
 
     q ~ N(R mu, R Sigma R^T),  mu and Sigma from the prompt's queries before RoPE, per query head
-    R   = mean RoPE rotation of the next `n_future` positions
+    R   = mean RoPE rotation of the next `n_future` positions, as far as the model reads
     z_j = R mu . k_j / sqrt(d) + k_j^T R Sigma R^T k_j / (2 d)       (the log of E exp(q.k / sqrt(d)))
     s_j = (mean over the group of softmax_j(z) + epsilon) ||v_j||_2
 
@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
 
 def mean_rotation(layer: LayerView, n_future: int, head_dim: int) -> torch.Tensor:
-    """R, float32 [d, d]: a pre-RoPE column vector becomes its mean over the next positions."""
+    """R, float32 [d, d]: a pre-RoPE column vector becomes its mean over the next positions (no query will
+    ever stand past the model's limit, where some families have other angles)."""
     start = layer.first_position + layer.n
-    positions = torch.arange(start, start + n_future, device=layer.keys.device)
+    end = max(start + 1, min(start + n_future, layer.model.info.max_tokens))
+    positions = torch.arange(start, end, device=layer.keys.device)
     cos, sin = (angle.mean(0) for angle in layer.model.rotary(layer.index, positions))
     rotation = torch.eye(head_dim, device=cos.device)
     size = cos.shape[0]

@@ -47,5 +47,5 @@ METHOD = Method(
     cost="Hq n^2 d while reading",
     reconstructed="the split into half recent and half heavy hitters",
     decodes=True,
-    protect=lambda b, options: b // 2,
+    protect=lambda rows, b, options: b // 2,
 )

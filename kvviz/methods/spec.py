@@ -18,7 +18,7 @@ from kvviz.options import CHOICE, NUMBER, SWITCH, WHOLE, Option, known
 if TYPE_CHECKING:
     import torch
 
-    from kvviz.methods.layer import LayerView
+    from kvviz.methods.layer import LayerView, Rows
     from kvviz.models import Model
 
 Options = Mapping[str, Any]
@@ -140,8 +140,10 @@ class Method:
     conflict: Callable[[Options], str] = lambda options: ""
     # Why these options do not fit a model, "" where they do.
     fits: Callable[[Model, Options], str] = lambda model, options: ""
-    # Recent tokens protected, given b; or (recent tokens, sinks) where the sinks depend on b as well.
-    protect: Callable[[int, Options], int | tuple[int, int]] | None = None
+    # (rows, b, options) -> recent tokens protected, or (recent tokens, sinks) where the sinks vary as well.
+    protect: Callable[[Rows, int, Options], int | tuple[int, int]] | None = None
+    # (rows, b, options) -> what a person should know of this prompt and budget, "" where there is nothing.
+    caution: Callable[[Rows, int, Options], str] = lambda rows, b, options: ""
     # (model, options, b) -> entries per KV head that something else than entries takes from the budget
     charge: Callable[[Any, Options, int], int] | None = None
     # (trace, kept masks, b, options) -> what is added to the kept entries' attention output, or None

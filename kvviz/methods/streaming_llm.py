@@ -33,5 +33,5 @@ METHOD = Method(
     rows=(SINKS,),
     cost="none",
     decodes=True,
-    protect=lambda b, options: 1,  # the latest token; the others follow by their score
+    protect=lambda rows, b, options: 1,  # the latest token; the others follow by their score
 )

@@ -37,5 +37,5 @@ METHOD = Method(
     rows=(RECENT,),
     cost="Hq n d",
     decodes=True,
-    protect=lambda b, options: options["recent"],
+    protect=lambda rows, b, options: options["recent"],
 )

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from reference import NEEDS, attention_rows, prompt_of, trace_of, window_of
-from tiny import make_hf
+from tiny import make_hf, make_model
 
 import kvviz.engine.attention
 import kvviz.engine.observers
 from kvviz.engine.observers import Repeat
+from kvviz.engine.run import compare
+from kvviz.engine.selection import select
 from kvviz.engine.trace import prefill
+from kvviz.types import QUESTION_AGNOSTIC, QUESTION_AWARE
 
 N = 60
 
@@ -103,43 +108,74 @@ def test_chunks_do_not_matter(tiny_model, chunk, monkeypatch):
         torch.testing.assert_close(a["cov"], b["cov"], atol=1e-3, rtol=1e-3)
 
 
-def repeat_by_definition(model, ids: torch.Tensor, chunk: int, plus: bool) -> list[torch.Tensor]:
-    """Largest attention on each token while its chunk is repeated: sinks, chunk and repeat prompt only."""
-    family, n = family_of(model), len(ids)
+def repeat_by_definition(model, prompt, chunk: int, plus: bool) -> list[torch.Tensor]:
+    """Largest attention on each token of the document while its chunk is repeated: a softmax over what the
+    layer sees of the sinks, the chunk and the repeated tokens, and its learned sink logit."""
+    family, ids, n = family_of(model), prompt.input_ids, prompt.n_compressible
     best = [torch.zeros(model.n_query_heads, n) for _ in range(model.n_layers)]
-    for start in range(0, n, chunk):
-        end = min(n, start + chunk)
-        text = "\n\nRepeat the previous context exactly."
-        if start:
-            tail = model.tokenizer.decode(ids[max(0, start - 8) : start])
-            text = f"\n\nRepeat the part of the previous context exactly, starting with{tail}"
+    suffix = ids[prompt.question_span[1] :].tolist()
+    first, last = prompt.document_span
+    for start in range(first, last, chunk):
+        end = min(last, start + chunk)
+        text, before = "\n\nRepeat the previous context exactly.", []
+        if start > first:
+            text = "\n\nRepeat the part of the previous context exactly, starting with"
+            before = ids[max(first, start - 8) : start].tolist()
         asked = model.tokenizer(text, add_special_tokens=False, split_special_tokens=True)["input_ids"]
-        sequence = torch.cat([ids, torch.tensor(asked), ids[start:end]])
+        sequence = torch.cat([ids[:n], torch.tensor([*asked, *before, *suffix]), ids[start:end]])
         hidden = captured(make_hf(family), sequence, lambda layer: layer.input_layernorm)
         for index, (q, k, *_) in enumerate(attention_rows(family, sequence)):
-            scaling = model.layer(index).scaling
-            sinks = list(range(min(4, start)))
+            layer, window = model.layer(index), window_of(model.hf.config, index)
             for t in range(n, len(sequence)):
-                columns = sinks + list(range(start, end)) + list(range(n, t + 1))
+                columns = [*range(min(4, start)), *range(start, end), *range(n, t + 1)]
+                columns = [j for j in columns if window is None or j > t - window]
+                inside = [i for i, j in enumerate(columns) if start <= j < end]
+                tokens = [columns[i] for i in inside]
                 for h in range(model.n_query_heads):
-                    logits = k[h // model.group, columns] @ q[h, t] * scaling
-                    p = logits.softmax(0)[len(sinks) : len(sinks) + end - start]
+                    logits = k[h // model.group, columns] @ q[h, t] * layer.scaling
+                    if layer.sinks is not None:
+                        logits = torch.cat([logits, layer.sinks[h, None]])
+                    p = logits.softmax(0)[inside]
                     if plus:
                         p = p / hidden[index][t].norm()
-                    best[index][h, start:end] = torch.maximum(best[index][h, start:end], p)
+                    best[index][h, tokens] = torch.maximum(best[index][h, tokens], p)
     return best
 
 
-@pytest.mark.parametrize("family", ["llama", "gemma3"])
-@pytest.mark.parametrize("chunk", [2048, 13])
-def test_the_repeat_pass(tiny_models, family, chunk, monkeypatch):
+def with_question(model, n: int, aware: bool):
+    """A prompt with a head of 5 tokens, a document of 17, a question of 2 and an end of 4."""
+    prompt = prompt_of(model, 28)
+    protocol = QUESTION_AWARE if aware else QUESTION_AGNOSTIC
+    return replace(
+        prompt, n_compressible=n, protocol=protocol, document_span=(5, 22), question_span=(22, 24)
+    )
+
+
+@pytest.mark.parametrize("aware", [True, False], ids=["aware", "agnostic"])
+@pytest.mark.parametrize("family", ["llama", "gemma3", "gpt_oss"])
+@pytest.mark.parametrize("chunk", [2048, 9])
+def test_the_repeat_pass(family, chunk, aware, monkeypatch):
+    """Only the document is repeated, after the prompt's own end, in both protocols; sliding windows and
+    learned sinks hold there as well."""
     monkeypatch.setattr(Repeat, "CHUNK", chunk)
-    model, n = tiny_models[family], 26
-    ids = prompt_of(model, n).input_ids
-    trace = prefill(model, prompt_of(model, n), needs=["repeat"])
+    model = make_model(family)
+    prompt = with_question(model, 28 if aware else 22, aware)
+    trace = prefill(model, prompt, needs=["repeat"])
     for need, plus in (("repeat", False), ("repeat_plus", True)):
-        for index, wanted in enumerate(repeat_by_definition(model, ids, chunk, plus)):
+        for index, wanted in enumerate(repeat_by_definition(model, prompt, chunk, plus)):
             torch.testing.assert_close(trace.extra(need, index), wanted, atol=1e-5, rtol=1e-3)
+
+
+def test_what_follows_the_document_is_kept_up_to_half_the_budget(tiny_llama):
+    """It is never repeated, so its score says nothing; the rest of the budget belongs to the document."""
+    trace = prefill(tiny_llama, with_question(tiny_llama, 28, True), methods=["kvzip"])
+    for b, after in ((24, 6), (12, 6), (8, 4), (1, 0)):
+        selection = select(trace, "kvzip", b)
+        assert selection.protected[..., 28 - after :].all()
+        assert not selection.protected[..., 4 : 28 - after].any()
+        assert any("after the document" in note for note in selection.notes) == (after < 6)
+    agnostic = prefill(tiny_llama, with_question(tiny_llama, 22, False), methods=["kvzip"])
+    assert not select(agnostic, "kvzip", 12).protected[..., 4:].any()
 
 
 def test_the_repeat_pass_leaves_the_trace_as_it_was(tiny_model):
@@ -180,3 +216,38 @@ def test_sliding_layers_give_nothing_to_what_they_cannot_see(tiny_models):
     for j in range(N):
         wanted = weights[:, j : j + window, j].sum(1)
         torch.testing.assert_close(sums[:, j], wanted, atol=1e-5, rtol=1e-3)
+
+
+# -- the model's limit --------------------------------------------------------------------------------
+
+
+def longrope(long_factor):
+    """A Phi-3 whose angles change for every position once one lies at 64 or beyond."""
+    rope = {"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0] * 8, "long_factor": long_factor}
+    rope |= {"original_max_position_embeddings": 64}
+    return make_model("phi3", rope_parameters=rope, max_position_embeddings=256)
+
+
+@pytest.mark.parametrize("n", [24, 40, 60])
+def test_no_pass_of_our_own_asks_for_angles_past_the_models_limit(n):
+    """The keys are those of the short factors, so what scores them is, too."""
+    other, plain = longrope([1 + 0.8 * i for i in range(8)]), longrope([1.0] * 8)
+    for method in ("kvzip", "expected_attention"):
+        a, b = (select(prefill(m, prompt_of(m, n), methods=[method]), method, 0.3) for m in (other, plain))
+        for ours, theirs in zip(a.scores, b.scores):
+            torch.testing.assert_close(ours, theirs, equal_nan=True, atol=1e-6, rtol=1e-5)
+        assert torch.equal(torch.stack(a.mask), torch.stack(b.mask))
+    moved = select(prefill(plain, prompt_of(plain, n), methods=["kvzip"]), "kvzip", 0.3)
+    assert any("repeated at earlier positions" in note for note in moved.notes) == (n > 24)
+
+
+def test_methods_leave_no_stretched_angles_behind():
+    """Dynamic angles grow with the longest position asked for and stay so."""
+    rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 4.0}
+    found = []
+    for methods in (["snapkv"], ["snapkv", "kvzip"], ["snapkv", "expected_attention"]):
+        model = make_model("llama", rope_parameters=rope, max_position_embeddings=64)
+        c = compare(model, prompt_of(model, 63), methods, [0.5], 1, measures=("output_error",))
+        found.append(c.variants[0].output_error)
+    for other in found[1:]:
+        torch.testing.assert_close(torch.tensor(other), torch.tensor(found[0]))

@@ -51,7 +51,9 @@ def made_trace(group: int, n: int, family: str = "llama", seed: int = 0) -> Trac
     layers = range(LAYERS)
     return Trace(
         model=model_of(group, family),
-        prompt=SimpleNamespace(n_compressible=n),
+        prompt=SimpleNamespace(
+            n_compressible=n, input_ids=torch.zeros(n), document_span=(0, n), question_span=(n, n)
+        ),
         n=n,
         keys=rows[:LAYERS],
         values=rows[LAYERS:],
@@ -184,7 +186,7 @@ def test_the_same_selection_again_and_after_other_budgets(method):
 )
 def test_the_protected_account(method, options, b, recent, sinks):
     spec = get_method(method)
-    assert protected_counts(spec, spec.resolve(options), b) == (recent, sinks)
+    assert protected_counts(None, spec, spec.resolve(options), b) == (recent, sinks)
     trace = made_trace(3, 120)
     protected = select(trace, method, b, **options).protected
     wanted = torch.zeros(120, dtype=torch.bool)

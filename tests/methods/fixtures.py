@@ -49,6 +49,7 @@ class FakeTrace:
             hidden_size=w_o.shape[-1],
             layer=lambda index: layer,
             rotary=self.rotary,
+            info=SimpleNamespace(max_tokens=1 << 20),
         )
         self.n = values.shape[1]
         self.keys, self.values, self.queries = [keys], [values], [queries]

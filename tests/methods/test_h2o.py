@@ -33,7 +33,7 @@ def test_worked_example():
 
 def test_half_of_the_budget_is_recent():
     method = get_method("h2o")
-    assert [method.protect(b, method.resolve()) for b in (1, 2, 9)] == [0, 1, 4]
+    assert [method.protect(None, b, method.resolve()) for b in (1, 2, 9)] == [0, 1, 4]
 
 
 def test_sum_over_the_window_alone_is_snapkv():
