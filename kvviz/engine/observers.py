@@ -110,7 +110,8 @@ class Repeat(Observer):
     first (KVzip+).
 
     The request ends like the prompt does after its question, so that the model is about to answer. Later
-    chunks are announced by the last tokens of the one before. No position lies past the model's limit.
+    chunks are announced by the last tokens of the one before. No position lies past the model's limit:
+    "repeat_moved" tells whether some were moved back for that.
     """
 
     name = "repeat"
@@ -130,12 +131,14 @@ class Repeat(Observer):
             key: torch.zeros(shape, dtype=torch.float32, device=model.device)
             for key in ("repeat", "repeat_plus")
         }
+        moved = False
         for start, end, tokens in repeats(trace):
+            positions = repeat_positions(n, len(tokens), model.info.max_tokens)
+            moved |= int(positions[0]) < n
             attend = _RepeatAttend(trace, start, end, best, cancel)
             with attend.hidden_norms():
-                positions = repeat_positions(n, len(tokens), model.info.max_tokens)
                 forward(model, tokens[None], positions[None], attend, logits_to_keep=1)
-        return {key: list(value) for key, value in best.items()}
+        return {**{key: list(value) for key, value in best.items()}, "repeat_moved": [moved] * model.n_layers}
 
 
 def repeats(trace) -> Iterator[tuple[int, int, torch.Tensor]]:
@@ -161,11 +164,6 @@ def repeat_positions(n: int, tokens: int, limit: int) -> torch.Tensor:
     (angles beyond it are those of another model in some families)."""
     start = max(0, min(n, limit - tokens))
     return torch.arange(start, start + tokens).clamp_(max=limit - 1)
-
-
-def moved_back(trace) -> bool:
-    """Whether any chunk was repeated at earlier positions than those after the prompt."""
-    return any(trace.n + len(tokens) > trace.model.info.max_tokens for *_, tokens in repeats(trace))
 
 
 class _RepeatAttend:

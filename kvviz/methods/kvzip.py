@@ -46,8 +46,6 @@ def _document_end(rows: Rows) -> int:
 
 
 def _caution(rows: Rows, b: int, options: Options) -> str:
-    from kvviz.engine.observers import moved_back  # methods are listed without torch
-
     if b == rows.n:
         return ""
     notes = []
@@ -57,7 +55,7 @@ def _caution(rows: Rows, b: int, options: Options) -> str:
             f"Of the {after} tokens after the document the last {b // 2} are kept by rule; the others are "
             "not repeated, so they go first."
         )
-    if moved_back(rows):
+    if rows.extra("repeat_moved", 0):
         notes.append(
             "The document was repeated at earlier positions: after the prompt they would lie past the "
             f"{rows.model.info.max_tokens:,} tokens that {rows.model.id} reads."

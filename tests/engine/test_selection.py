@@ -65,6 +65,7 @@ def made_trace(group: int, n: int, family: str = "llama", seed: int = 0) -> Trac
             "query_stats": [{"mean": rand(hq, D), "cov": torch.eye(D).repeat(hq, 1, 1)} for _ in layers],
             "repeat": [rand(hq, n).abs() for _ in layers],
             "repeat_plus": [rand(hq, n).abs() for _ in layers],
+            "repeat_moved": [False for _ in layers],
             "hidden": [rand(n, hq * D) for _ in layers],
         },
         padded=([], []),
