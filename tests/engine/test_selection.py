@@ -459,7 +459,7 @@ def test_a_window_longer_than_the_trace_holds_is_named():
 
 def test_a_need_the_trace_lacks_is_named(tiny_llama):
     trace = prefill(tiny_llama, prompt_of(tiny_llama, 20), methods=["snapkv"])
-    for method, words in (("h2o", "accumulated attention"), ("kvzip", "repeats the context")):
+    for method, words in (("h2o", "accumulated attention"), ("kvzip", "repeats the document")):
         with pytest.raises(NeedError, match=words):
             select(trace, method, 0.5)
 
