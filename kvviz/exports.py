@@ -106,7 +106,7 @@ def masks_npz(c: Comparison) -> bytes:
     }
     arrays["manifest"] = np.array(_strict(manifest))
     out = io.BytesIO()
-    np.savez_compressed(out, **arrays)
+    np.savez_compressed(out, allow_pickle=False, **arrays)
     return out.getvalue()
 
 

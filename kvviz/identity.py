@@ -67,7 +67,10 @@ class Budget:
 
     @classmethod
     def _checked(cls, entries: int | None, share: float | None, given: Any) -> Budget:
-        right = entries >= 1 if share is None else math.isfinite(share) and 0 < share <= 1
+        if share is not None:
+            right = math.isfinite(share) and 0 < share <= 1
+        else:
+            right = entries is not None and entries >= 1
         if not right:
             raise InputError(f"{BUDGET_WORDS}, not {shown(given)}.")
         return cls(entries, share)
@@ -75,7 +78,9 @@ class Budget:
     @property
     def value(self) -> int | float:
         """The number as the public API has it: an int counts entries, a float is a share."""
-        return self.share if self.entries is None else self.entries
+        given = self.share if self.entries is None else self.entries
+        assert given is not None
+        return given
 
     def of(self, n: int) -> int:
         """b, entries per KV head among n tokens. Exact: 0.29 of 100 is 29. From 1 to n."""
@@ -85,7 +90,7 @@ class Budget:
 
     def share_of(self, n: int) -> float:
         """The share of n tokens that this budget is, at most 1."""
-        return self.share if self.entries is None else min(1.0, self.entries / n)
+        return self.value if self.entries is None else min(1.0, self.entries / n)
 
     def __str__(self) -> str:
         """ "20%", "0.5%", "128 tokens": what `parse` reads back."""
@@ -130,7 +135,8 @@ class MethodRef:
             raise InputError(
                 f'A method is named by its id, such as "snapkv" or "snapkv:window=16", not {shown(name)}.'
             )
-        given, made = re.fullmatch(r"(?s)(.*?)(?:\+(edit\d*|control\d+))?", name).groups()
+        made = re.search(r"\+(edit\d*|control\d+)\Z", name)
+        given = name[: made.start()] if made else name
         method_id, _, text = given.partition(":")
         options: dict[str, Any] = {}
         for part in filter(None, (p.strip() for p in text.split(","))):
@@ -140,7 +146,7 @@ class MethodRef:
             if key in options:
                 raise InputError(f"{shown(name)} gives {key} twice. Give each option once.")
             options[key] = option_value(value)
-        return cls(method_id.strip(), tuple(sorted(options.items())), made or "")
+        return cls(method_id.strip(), tuple(sorted(options.items())), made[1] if made else "")
 
     @property
     def given(self) -> dict[str, Any]:

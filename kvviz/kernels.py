@@ -26,8 +26,12 @@ _here = Path(__file__).resolve().parent
 _folder = _here / "kernels" if (_here / "kernels").is_dir() else _here.parent / "kernels"
 __path__ = [str(_folder)]
 
+import kvviz.kernels.gather as gather  # noqa: E402
+import kvviz.kernels.norms as norms  # noqa: E402
+import kvviz.kernels.ragged as ragged  # noqa: E402
+import kvviz.kernels.score as score  # noqa: E402
+import kvviz.kernels.window as window  # noqa: E402
 from kvviz.errors import KvvizError  # noqa: E402
-from kvviz.kernels import gather, norms, ragged, score, window  # noqa: E402
 from kvviz.kernels.device import Device, score_fits  # noqa: E402
 from kvviz.kernels.merge import merge_attention  # noqa: E402
 

@@ -80,12 +80,11 @@ class Option:
             return value if isinstance(value, str) and value in self.choices else None
         if isinstance(value, bool) or not isinstance(value, Integral if self.kind == WHOLE else Real):
             return None
-        if not self.low <= value <= self.high:  # no comparison holds for NaN
-            return None
-        if self.kind == WHOLE:
-            return int(value)
         # A float32 of 0.2 means 0.2, not 0.20000000298.
-        return float(value if isinstance(value, int | float) else str(value))
+        number = int(value) if isinstance(value, Integral) else float(str(value))
+        if not self.low <= number <= self.high:  # no comparison holds for NaN
+            return None
+        return number if self.kind == WHOLE else float(number)
 
     def _list(self, value: Any) -> list[float] | None:
         if isinstance(value, str):  # "0.5 0.3 0.2": a comma would begin the next option

@@ -116,7 +116,7 @@ def _answer_rows(trace: Trace, answer: list[int]) -> tuple[Probes, list[torch.Te
     wave.recorded = None
     layers = range(model.n_layers)
     fed = [torch.cat(queries[i], 1) for i in layers]
-    tail = [tuple(side.clone() for side in wave.tail_rows(i)) for i in layers]
+    tail = [(keys.clone(), values.clone()) for keys, values in map(wave.tail_rows, layers)]
     weights = []
     for index in layers:
         rows = torch.cat([trace.queries[index][:, -1:], fed[index][:, :-1]], 1)

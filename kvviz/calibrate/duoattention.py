@@ -81,7 +81,8 @@ class _Prompt:
             sentences.insert(1 + (len(sentences) - 1) * k // 4, fact[0].rstrip("."))
         order = [facts[(number + k) % 4] for k in range(4)]
         encode = self._encode
-        ids, self.answers = encode(". ".join(sentences)), []
+        ids = encode(". ".join(sentences))
+        self.answers: list[int] = []
         n = len(ids)
         for _, question, answer in order:
             ids = ids + encode(f"\n\n{question}\n")

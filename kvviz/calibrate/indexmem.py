@@ -49,7 +49,7 @@ class Piece:
 
 
 def read_piece(model, ids: torch.Tensor) -> Piece:
-    parts = ([], [], [])
+    parts: tuple[list[torch.Tensor], ...] = ([], [], [])
 
     def see(index, *rows):
         for part, row in zip(parts, rows):
@@ -227,10 +227,11 @@ def probe(model, ids: torch.Tensor, n: int):
     """(trace of the first n tokens, the full run's queries and rows at the tokens that follow)."""
     trace = prefill(model, plain_prompt(model, ids, n), methods=["indexmem"])
     wave = Wave(model, build_cache(trace, [None]), len(ids) - n)
-    wave.recorded, queries = {}, {}
+    wave.recorded = {}
+    queries: dict[int, list[torch.Tensor]] = {}
     for _ in feed_same(wave, ids[n:].tolist(), every=False):
         for index, rows in wave.recorded.items():
             queries.setdefault(index, []).append(rows)
     layers = range(model.n_layers)
-    tail = [tuple(side.clone() for side in wave.tail_rows(i)) for i in layers]
+    tail = [(keys.clone(), values.clone()) for keys, values in map(wave.tail_rows, layers)]
     return trace, Probes([torch.cat(queries[i], 1) for i in layers], tail)

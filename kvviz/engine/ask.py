@@ -12,7 +12,7 @@ import math
 import numbers
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from kvviz.errors import InputError
 from kvviz.identity import MethodRef, parse_budgets, shown, split_methods
@@ -85,7 +85,7 @@ class Ask:
             return "greedy"
         return f"sampled at temperature {self.temperature:g} (top-p {self.top_p:g}, seed {self.seed})"
 
-    def of(self, methods: Any = None, budgets: Any = None, **changes: Any) -> Ask:
+    def of(self, methods: Any = None, budgets: Any = None, **changes: Any) -> Self:
         """The same for other methods or budgets; options of methods that are left out go with them."""
         methods = self.methods if methods is None else _methods(methods)
         budgets = self.budgets if budgets is None else budgets

@@ -6,7 +6,7 @@ import dataclasses
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
@@ -73,7 +73,10 @@ class Plan:
         }
 
 
-def named(ask: Ask) -> Ask:
+AnAsk = TypeVar("AnAsk", bound=Ask)
+
+
+def named(ask: AnAsk) -> AnAsk:
     """The same with every method's id as it is registered: "SnapKV:window=16" is "snapkv:window=16"."""
     options = {_name(name): given for name, given in ask.options.items()}
     return dataclasses.replace(ask, methods=tuple(map(_name, ask.methods)), options=options)
@@ -87,7 +90,7 @@ def plan_methods(ask: Ask) -> tuple[Planned, ...]:
     return tuple(_planned(name, ask.options.get(name, {}), ask.controlled) for name in ask.methods)
 
 
-def check_ask(ask: Ask, limits: Settings | None = None) -> Ask:
+def check_ask(ask: AnAsk, limits: Settings | None = None) -> AnAsk:
     """The ask with its methods `named`, where all is well that can be known without a model."""
     if not ask.methods:
         raise InputError("Choose at least one method.")
@@ -112,7 +115,7 @@ def _planned(name: str, options: Mapping[str, Any], controlled: bool) -> Planned
     own = method.resolve(given)
     shared = {}
     if controlled:  # what was given by name stays
-        preset = method.presets.get(given.get("preset"), {})
+        preset = method.presets.get(str(given.get("preset")), {})
         shared = {k: v for k, v in CONTROLLED.items() if k in method.options and k not in {**preset, **given}}
     return Planned(name, method, given, own, method.resolve({**given, **shared}))
 
@@ -194,8 +197,8 @@ def _check_room(model: Model, prompt: Prompt, new: int) -> None:
 def _check_trace(trace: Trace, model: Model, prompt: Prompt, plan: Plan) -> None:
     if trace.model.hf is not model.hf:
         raise InputError("This trace was made with another model. Prefill again with this one.")
-    before, now = trace.prompt.input_ids[: trace.n].cpu(), prompt.input_ids[: prompt.n_compressible].cpu()
-    if not torch.equal(before, now):
+    before, now = trace.prompt.input_ids[: trace.n], prompt.input_ids[: prompt.n_compressible]
+    if not torch.equal(torch.as_tensor(before).cpu(), torch.as_tensor(now).cpu()):
         raise InputError("This trace was made from other tokens. Prefill again for this prompt.")
     missing = sorted(plan.needs - trace.needs)
     if missing:

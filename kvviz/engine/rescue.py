@@ -122,7 +122,8 @@ def smallest(search: Search, entries: np.ndarray, splits: Sequence[Split]) -> bo
         for split in [*splits, singles]:
             parts = search.ranked(split(current))
             current = joined(search.pruned(search.prefix(parts) or parts))
-        while len(search.best) < len(current):  # a set that was only passed by: is it minimal, too?
+        # A set that was only passed by: is it minimal, too?
+        while search.best is not None and len(search.best) < len(current):
             current = joined(search.pruned(singles(search.best)))
         return True
     except OutOfTrials:

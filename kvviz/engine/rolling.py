@@ -165,12 +165,13 @@ class Rolling:
             queries=[q[variant][:, -MAX_WINDOW:] for q in self.queries],
             seen=self.wave.next_position,
         )
-        return held if self.sums[variant] is None else replace(held, sums=self._grown_sums(held, variant))
+        sums = self.sums[variant]
+        return held if sums is None else replace(held, sums=self._grown_sums(held, variant, sums))
 
-    def _grown_sums(self, held: Held, variant: int) -> list[torch.Tensor]:
+    def _grown_sums(self, held: Held, variant: int, sums: list[torch.Tensor]) -> list[torch.Tensor]:
         """Accumulated attention of the rows held, with the queries since the last cut added."""
         out = []
-        for index, before in enumerate(self.sums[variant]):
+        for index, before in enumerate(sums):
             p = held.attention(index, self.queries[index][variant][:, -self.fresh :]).sum(1)  # [Hq, n]
             p[:, : before.shape[1]] += before
             out.append(p)

@@ -90,10 +90,10 @@ class Wanted:
 class MethodScores:
     """One method's scores of all layers for one context, and what was derived from them.
 
-    layers  one `Scores` a layer, None where that layer has not been scored yet.
+    layers  one `Scores` a layer, in order, as far as layers were scored.
     """
 
-    layers: list[Scores | None]
+    layers: list[Scores] = field(default_factory=list)
     _ranks: dict[tuple, list[torch.Tensor]] = field(default_factory=dict)
     _wide: dict[tuple, dict[str, Any]] = field(default_factory=dict)
 
@@ -115,7 +115,7 @@ class MethodScores:
         """Scores over all n tokens, as a selection shows them; shared by budgets with the same context."""
         key = tuple(a.sinks for a in rows)
         if key not in self._wide:
-            parts = [[], [], []]
+            parts: tuple[list[torch.Tensor], ...] = ([], [], [])
             for a, s in zip(rows, self.layers):
                 decides = s.values if s.second is None else s.second
                 for out, part in zip(parts, (decides, s.values if s.raw is None else s.raw, s.values)):
@@ -159,15 +159,15 @@ class Scored:
         asked = {self._key(want): want for want in wanted}
         layers = self.trace.model.n_layers
         for key in asked:
-            self._held.setdefault(key, MethodScores([None] * layers))
+            self._held.setdefault(key, MethodScores())
         for index in range(layers):
             shared: dict[Any, torch.Tensor] = {}
             for key, want in asked.items():
                 held = self._held[key].layers
-                if held[index] is None:
+                if len(held) == index:
                     alive()
                     view = LayerView(self.trace, index, want.rows[index].context, shared)
-                    held[index] = want.method.score(view, want.options)
+                    held.append(want.method.score(view, want.options))
             yield index + 1
 
     def _key(self, want: Wanted) -> tuple:

@@ -133,9 +133,10 @@ def _context_counts(n: int, rows: list[LayerAccount], scores: list[Scores], opti
 def _lifted(a: LayerAccount, s: Scores) -> torch.Tensor:
     """The candidates' scores, [Hkv, C]; those of stage 1 are the layer's best where they are `lifted`."""
     values = torch.nan_to_num(s.values[:, a.sinks :], nan=float("-inf"))
-    if not s.lifted or not values.numel():
+    first = goes_first(a, s)
+    if first is None or not s.lifted or not values.numel():
         return values
-    return torch.where(goes_first(a, s), values.max(), values)
+    return torch.where(first, values.max(), values)
 
 
 def _pick_all(trace: Rows, rows, scores: MethodScores, counts, options) -> dict[str, Any]:
@@ -143,26 +144,24 @@ def _pick_all(trace: Rows, rows, scores: MethodScores, counts, options) -> dict[
     stage = torch.zeros(layers, hkv, n, dtype=torch.int8)
     cutoff = torch.full((layers, hkv), float("nan"))
     protected = torch.zeros(layers, hkv, n, dtype=torch.bool)
-    two_stage = scores.layers[0].second is not None
     ranks = scores.ranks(rows)
     for index, (a, s, count) in enumerate(zip(rows, scores.layers, counts)):
         begin = n - a.rows  # where this layer's visible rows start
         lo, hi = begin + a.sinks, begin + a.context
         protected[index, :, begin:lo] = True
         protected[index, :, hi:] = True
-        deciding = (s.second if two_stage else s.values)[:, a.sinks :].cpu()
+        deciding = (s.values if s.second is None else s.second)[:, a.sinks :].cpu()
         deciding = torch.nan_to_num(deciding, nan=float("-inf"))
         k = count[:, None]
-        if two_stage:
+        passed = goes_first(a, s)
+        if s.second is not None:
             inside = a.recent + a.sinks if options["stage1_of"] == "budget" else 0
             k1 = stage_counts(count, options["stage1"], inside)[:, None]
             passed = ranks[index] < k1
             kept = rank(deciding, passed) < k
-        elif s.first is not None:
-            passed = goes_first(a, s).cpu()
-            kept = ranks[index] < k
         else:
-            passed, kept = None, ranks[index] < k
+            kept = ranks[index] < k
+            passed = None if passed is None else passed.cpu()
         codes = kept.to(torch.int8)
         if passed is not None:
             codes = torch.where(passed, codes, codes * 2)  # 1: passed stage 1, 2: chosen after it

@@ -87,7 +87,7 @@ def summary(grid: pd.DataFrame) -> pd.DataFrame:
         aggfunc={"hit": "sum", "mean_kl": "mean", "error": "mean", "improved": "mean"},
         sort=False,
     )
-    return table.reindex(dict.fromkeys(kept.method))
+    return table.reindex(list(dict.fromkeys(kept.method)))
 
 
 def as_markdown(grid: pd.DataFrame) -> str:

@@ -163,7 +163,8 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def _item(row: dict[str, Any], place: str, id: str, task: str) -> Item:
     """An item of a row's fields under any of their names, `id` and `task` where it has none; what is left
     over goes to `meta`."""
-    rest, found = dict(row), {}
+    rest = dict(row)
+    found: dict[str, Any] = {}
     for name, names in _NAMES.items():
         given = [rest.pop(n) for n in names if n in rest and rest[n] is not None]
         found[name] = next((value for value in given if value != ""), given[0] if given else None)

@@ -162,12 +162,12 @@ def _closest(spare: list[tuple[str, int]], space: int, slack: int) -> list[tuple
 
     Fewer and earlier ones win among those that miss it by `slack` tokens or less.
     """
-    choices = (c for size in range(5) for c in itertools.combinations(spare, size))
+    choices = (list(c) for size in range(5) for c in itertools.combinations(spare, size))
 
-    def miss(chosen: tuple[tuple[str, int], ...]) -> int:
+    def miss(chosen: list[tuple[str, int]]) -> int:
         return max(slack, abs(space - sum(count for _, count in chosen)))
 
-    return list(min(choices, key=miss))
+    return min(choices, key=miss)
 
 
 @cache

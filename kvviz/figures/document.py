@@ -223,9 +223,8 @@ def _extend(values: np.ndarray, total: int, fill: int) -> np.ndarray:
 
 def _spans(c: Comparison) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Character spans of tokens, and groups of tokens that share characters."""
-    offsets = c.prompt.offsets
-    spans = [(-1, -1) if o is None else o for o in offsets]
-    spans = np.asarray(spans, dtype=np.int32).reshape(-1, 2)
+    offsets = [(-1, -1) if o is None else o for o in c.prompt.offsets]
+    spans = np.asarray(offsets, dtype=np.int32).reshape(-1, 2)
     starts, ends = spans[:, 0], spans[:, 1]
     inside = starts >= 0
     # A token that starts before its predecessor's end lies in the same character. Tokens of no

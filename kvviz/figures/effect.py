@@ -179,7 +179,9 @@ def queries_words(c: Comparison) -> str:
 def empty_heads(c: Comparison, method: str, k: float | int) -> list[str]:
     """Heads that kept no entry at all, by name."""
     point = c.at(method, k)
-    empty = [] if point is None else np.argwhere(point.kept.counts() == 0)
+    if point is None:
+        return []
+    empty = np.argwhere(point.kept.counts() == 0)
     return [text.place(int(layer), int(head)) for layer, head in empty]
 
 
@@ -201,7 +203,7 @@ def effect_map_figure(table: EffectTable, which: str = "a") -> go.Figure:
     errors = table.a if which == "a" else table.b
     label = table.label_a if which == "a" else table.label_b
     side = which.upper()
-    if errors is None:
+    if errors is None or label is None:
         message = table.message or "No second method is chosen."
         return message_figure(f"{TITLE} · {side}", MAP_GUIDE, message)
     title = f"{TITLE} · {panel(side, label, table.budget_name)}"

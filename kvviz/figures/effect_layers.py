@@ -42,8 +42,8 @@ def effect_layers_table(c: Comparison, a: str, b: str | None, k: float | int) ->
 
     def errors(method: str | None) -> np.ndarray | None:
         variant = None if method is None else c.variant(method, k)
-        known = variant is not None and variant.layer_error is not None
-        return np.asarray(variant.layer_error, np.float32) if known else None
+        known = None if variant is None else variant.layer_error
+        return None if known is None else np.asarray(known, np.float32)
 
     return EffectLayersTable(
         label_a=text.label(c, a),

@@ -42,7 +42,8 @@ def effect_scatter_figure(table: EffectTable) -> go.Figure:
 
     below = both < 10.0 ** (low - 1e-9)
     decades = [d for d in range(math.floor(low), math.ceil(high) + 1) if d > edge + 0.6]
-    ticks, words = list(decades), [percent_of_decade(d) for d in decades]
+    ticks: list[float] = [*decades]
+    words = [percent_of_decade(d) for d in decades]
     if below.any():
         less = "0" if (both[below] == 0).all() else f"<{100 * 10.0**low:.1g}%"
         ticks, words = [edge, *ticks], [less, *words]

@@ -20,6 +20,7 @@ from kvviz.figures.token_map import layer_axis
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison, Variant
 from kvviz.results.table import Table
+from kvviz.types import complete
 
 TITLE = "What was thrown away while the answer was written"
 GUIDE = (
@@ -80,8 +81,7 @@ def steps_table(c: Comparison, method: str, k: float | int) -> StepsTable:
     """The cuts of a decoded variant; InputError where there are none, with the reason."""
     records = _records(c, method, k)
     counts = [np.asarray(r["dropped"], dtype=np.int64) for r in records]
-    tokens = [r.get("tokens") for r in records]
-    tokens = tokens if all(t is not None for t in tokens) else []
+    tokens: list[list[list[int]]] = complete(r.get("tokens") for r in records) or []
     start, end = c.prompt.document_span
     inside = [[sum(start <= token < end for token in layer) for layer in cut] for cut in tokens]
     return StepsTable(

@@ -51,8 +51,8 @@ def sweep_figure(table: SweepTable) -> go.Figure:
         names = [s.label for s in ordered]
         up = axis(table.y_title, tickvals=list(range(len(names))), ticktext=names)
     else:
-        values = [_shown(table, v) for s in table.series for v in (*s.value, *s.high) if v is not None]
-        top = max(values, default=0) or 1.0
+        values = [v for s in table.series for v in (*s.value, *s.high) if v is not None]
+        top = MEASURE[table.measure].scale * max(values, default=0) or 1.0
         up = axis(table.y_title, range=[-MARGIN * top, (1 + MARGIN) * top])
     return build(
         traces,

@@ -155,7 +155,7 @@ def _column(
     chosen = mask & ~by_rule
     rank = of = places = cutoff = None
     near_kept = near_evicted = None
-    if value is not None:
+    if scores is not None and own is not None and value is not None:
         rank, of = _rank(scores, which, token, layer, head)
         places = int(_within(chosen, which, layer, head).sum())
         cutoff = _cutoff(scores, chosen, which, layer, head)
@@ -290,7 +290,7 @@ def _margin(value: float | None, cutoff: float | None) -> str:
 
 
 def _stage(point: Point, token: int, layer: int, head: int) -> str:
-    if point.first_scores is None:
+    if point.first_scores is None or point.stage is None:
         return ""
     stage, first = point.stage[layer, head], point.first_scores[layer][head]
     if not np.isfinite(first[token]):
@@ -311,7 +311,7 @@ def _stage(point: Point, token: int, layer: int, head: int) -> str:
 def _pooling(point: Point, token: int, layer: int, head: int) -> str:
     """ "raised by token +2 (pool 7)" where the pooled score comes from a neighbour, else ""."""
     pool = point.options.get("pool")
-    if point.scores_raw is None or point.options.get("pool_kind") == "none":
+    if point.scores is None or point.scores_raw is None or point.options.get("pool_kind") == "none":
         return ""
     if not isinstance(pool, int) or pool < 2:
         return ""

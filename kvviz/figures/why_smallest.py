@@ -28,7 +28,7 @@ def smallest_budget(
     where a head does not simply keep its highest scores.
     """
     shares = c.shares(method)
-    sets = [c.at(method, share).kept for share in shares]
+    sets = [c.need(method, share).kept for share in shares]
     kept = [one.token(token) for one in sets]
     here = [bool(heads[layer, head]) for heads in kept]
     half = [2 * int(heads.sum()) >= heads.size for heads in kept]

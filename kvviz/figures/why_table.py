@@ -18,7 +18,7 @@ from kvviz.figures.why_card import scores_of
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
 from kvviz.results.table import Table
-from kvviz.types import Mark
+from kvviz.types import Mark, complete
 
 TWICE = " (y)"  # the second axis of the same name
 FIRST = "#first"  # "criticalkv#first" is the score of its first stage
@@ -219,7 +219,7 @@ def _cutoffs(c: Comparison, name: str, layer: int, head: int, k) -> list[tuple[f
     label = text.label(c, method)
     values = np.asarray(scores[layer][head])
     chosen = point.kept.layer(layer)[head] & np.isfinite(values)
-    if point.first_scores is not None:
+    if point.first_scores is not None and point.stage is not None:
         stage = 1 if first else 2
         chosen &= point.stage[layer, head] == stage
         label = f"cut-off of {label}, stage {stage}"
@@ -262,13 +262,13 @@ def default_head(
     difference = np.zeros(shape)
     if tok is not None and tok[0] < c.n:
         span = max(0, tok[0]), min(tok[1], c.n)
-        points = [c.at(m, k) for m in (a, b if b is not None else "full")]
-        if all(p is not None for p in points):
+        points = complete(c.at(m, k) for m in (a, b if b is not None else "full"))
+        if points is not None:
             one, other = (p.kept.span(*span).sum(axis=-1, dtype=np.int64) for p in points)
             difference = np.abs(one - other).astype(np.float64)
     if not difference.any():
-        errors = [errors_at(c, method, k) for method in (a, b) if method is not None]
-        if all(e is not None for e in errors):
+        errors = complete(errors_at(c, method, k) for method in (a, b) if method is not None)
+        if errors is not None:
             gap = np.abs(errors[0] - errors[1]) if len(errors) == 2 else errors[0]
             difference = np.nan_to_num(gap).reshape(*shape, -1).max(axis=-1)
     layer, head = np.unravel_index(int(difference.argmax()), shape)

@@ -47,7 +47,7 @@ def _worst(layer: LayerView, options: Options) -> tuple[torch.Tensor, torch.Tens
         scale = p.sum(-1) / pooled.sum(-1).clamp_min(torch.finfo(p.dtype).tiny)
         smooth.append((pooled * scale[:, None]).amax(0))
         plain.append(p.amax(0))
-    return tuple(reduce_group(torch.stack(heads), layer, "max") for heads in (smooth, plain))
+    return reduce_group(torch.stack(smooth), layer, "max"), reduce_group(torch.stack(plain), layer, "max")
 
 
 def defend(worst: torch.Tensor) -> torch.Tensor:

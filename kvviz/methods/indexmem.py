@@ -64,10 +64,9 @@ def indexer_keys(hidden: torch.Tensor, w_k) -> torch.Tensor:
 
 def index_scores(q: torch.Tensor, k: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
     """I[s, t]: q [.., S, h, d], k [.., T, d], w [.., S, h] -> [.., S, T], one indexer head at a time."""
-    total = None
+    total = torch.zeros((), device=q.device)
     for head in range(q.shape[-2]):
-        part = w[..., head, None] * (q[..., head, :] @ k.transpose(-1, -2)).relu()
-        total = part if total is None else total + part
+        total = total + w[..., head, None] * (q[..., head, :] @ k.transpose(-1, -2)).relu()
     return total
 
 
@@ -111,7 +110,8 @@ class Memory(Readout):
     """
 
     def __init__(self, model, gamma: torch.Tensor):
-        self.model, self.gamma, self.notes = model, gamma, []
+        self.model, self.gamma = model, gamma
+        self.notes: list[str] = []
         self.a: list[torch.Tensor] = []
         self.z: list[torch.Tensor] = []
 
@@ -173,7 +173,7 @@ def affordable(model, b: int) -> bool:
     return state_entries(model) < b
 
 
-def readout(trace, masks, b: int, options: Options) -> Memory | None:
+def readout(trace, masks, b: int, options: Options) -> Readout | None:
     """The memory of what `masks` evicts. In a sliding layer rows out of sight were not evicted by us."""
     model = trace.model
     if not options["memory"]:

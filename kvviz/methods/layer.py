@@ -26,11 +26,20 @@ class Rows(Protocol):
     contiguous  row j is the token at position j.
     """
 
-    model: Model
-    n: int
-    keys: list[torch.Tensor]
-    values: list[torch.Tensor]
-    contiguous: bool
+    @property
+    def model(self) -> Model: ...
+
+    @property
+    def n(self) -> int: ...
+
+    @property
+    def keys(self) -> list[torch.Tensor]: ...
+
+    @property
+    def values(self) -> list[torch.Tensor]: ...
+
+    @property
+    def contiguous(self) -> bool: ...
 
     def rows(self, index: int) -> int:
         """Rows of a layer still visible to the next token."""
@@ -136,18 +145,20 @@ class LayerView:
         """Attention rows on all of the trace's keys with their leaders apart, one query head at a time.
         `mean_group` averages p over the group first and gives one a KV head.
         """
-        rows, column = 0.0, None
+        rows: torch.Tensor | None = None
+        column: torch.Tensor | None = None
         for head, p in enumerate(self._rows_by_head(window)):
             kv, member = divmod(head, self.group)
             values, sink = self._trace.values[self.index][kv], self._sink_mass(p, head, window)
             if not mean_group:
                 yield removal.rows_of(p, values, sink)
                 continue
-            rows = rows + p / self.group
-            column = None if sink is None else sink / self.group + (0.0 if column is None else column)
+            rows = p / self.group if rows is None else rows + p / self.group
+            if sink is not None:
+                column = sink / self.group if column is None else column + sink / self.group
             if member == self.group - 1:
                 yield removal.rows_of(rows, values, column)
-                rows, column = 0.0, None
+                rows = column = None
 
     def value_norms(self, order: int) -> torch.Tensor:
         """||v_j W_O^h|| of the given order (1 or 2) for each query head, float32 [Hq, n]."""

@@ -79,8 +79,11 @@ class Readout:
     bytes  storage of its state; notes  sentences for a person.
     """
 
-    bytes: int = 0
     notes: list[str]
+
+    @property
+    def bytes(self) -> int:
+        return 0
 
     def read(self, index: int, query: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
         """float32 [Hq, T, d] to add for rotated queries [Hq, T, d] at true positions [T] of one layer."""

@@ -14,7 +14,6 @@ from functools import cached_property
 from typing import Any
 
 import torch
-from torch import nn
 from transformers import Pipeline, PreTrainedModel
 
 from kvviz.errors import ModelError
@@ -28,7 +27,7 @@ _LENGTH_AS_POSITION = "it derives a temperature from the cache's length, wrong a
 
 @dataclass(frozen=True)
 class Family:
-    """How one model family differs.
+    """How one model family differs. Modules of transformers are `Any`: what they have is a family's own.
 
     decoder  the module that holds `layers` and `rotary_emb`.
     window   sliding window of a layer, given (text config, attention module); None = all keys.
@@ -38,33 +37,33 @@ class Family:
 
     model_type: str
     label: str
-    window: Callable[[Any, nn.Module], int | None]
+    window: Callable[[Any, Any], int | None]
     rotary: Callable[..., tuple[torch.Tensor, torch.Tensor]]
-    decoder: Callable[[PreTrainedModel], nn.Module] = lambda hf: hf.model
+    decoder: Callable[[PreTrainedModel], Any] = lambda hf: hf.model
     objects: Callable[[Any], str | None] = lambda config: None
 
 
-def _no_window(config: Any, attention: nn.Module) -> None:
+def _no_window(config: Any, attention: Any) -> None:
     return None
 
 
-def _window_of_config(config: Any, attention: nn.Module) -> int | None:
+def _window_of_config(config: Any, attention: Any) -> int | None:
     return config.sliding_window  # one window for all layers
 
 
-def _window_of_layer(config: Any, attention: nn.Module) -> int | None:
+def _window_of_layer(config: Any, attention: Any) -> int | None:
     return attention.sliding_window  # None in the full-attention layers
 
 
-def _rotary_shared(rotary: nn.Module, attention: nn.Module, x, position_ids):
+def _rotary_shared(rotary: Any, attention: Any, x, position_ids):
     return rotary(x, position_ids)
 
 
-def _rotary_of_layer_type(rotary: nn.Module, attention: nn.Module, x, position_ids):
+def _rotary_of_layer_type(rotary: Any, attention: Any, x, position_ids):
     return rotary(x, position_ids, attention.layer_type)  # sliding and full layers: own RoPE base
 
 
-def _rotary_half(rotary: nn.Module, attention: nn.Module, x, position_ids):
+def _rotary_half(rotary: Any, attention: Any, x, position_ids):
     # This family stores one angle per pair; attention applies it to both halves of the head.
     cos, sin = rotary(x, position_ids)
     return torch.cat((cos, cos), dim=-1), torch.cat((sin, sin), dim=-1)
@@ -114,14 +113,13 @@ def family_of(config: Any, id: str) -> Family:
     """The family that serves `config`. Raises ModelError with the reason if there is none."""
     model_type = getattr(config, "model_type", None) or "unnamed"
     family = next((family for family in FAMILIES if family.model_type == model_type), None)
-    text_config = config.get_text_config() if family else None
-    reason = (
-        family.objects(text_config)
-        if family
-        else REFUSED.get(model_type, "its attention has not been described to kvviz")
-    )
-    if reason is None:
-        return family
+    if family is None:
+        reason = REFUSED.get(model_type, "its attention has not been described to kvviz")
+    else:
+        objection = family.objects(config.get_text_config())
+        if objection is None:
+            return family
+        reason = objection
     served = ", ".join(dict.fromkeys(f.label for f in FAMILIES if "images" not in f.label))
     raise ModelError(
         f"{id} is a {model_type} model, which kvviz cannot serve: {reason}. Served families: {served}."
@@ -138,7 +136,7 @@ class Layer:
     """
 
     index: int
-    attention: nn.Module
+    attention: Any
     n_query_heads: int
     head_dim: int
     window: int | None
@@ -211,14 +209,14 @@ class Model:
     @property
     def device(self) -> torch.device:
         """Where the input ids go."""
-        return self.hf.get_input_embeddings().weight.device
+        return next(self.hf.get_input_embeddings().parameters()).device
 
     @property
     def dtype(self) -> torch.dtype:
         return self.hf.dtype
 
     @property
-    def decoder(self) -> nn.Module:
+    def decoder(self) -> Any:
         """The module that holds `layers`, the embedding, the last norm and `rotary_emb`."""
         return self.family.decoder(self.hf)
 

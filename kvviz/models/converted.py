@@ -261,7 +261,7 @@ def _convert(id: str, gguf: Path, dtype: torch.dtype, target: Path, say: Progres
         family_of(config, id)
         _check_room(id, config, dtype, target.parent)
         with _counted(say):
-            model = AutoModelForCausalLM.from_pretrained(
+            model: Any = AutoModelForCausalLM.from_pretrained(
                 **place, dtype=dtype, trust_remote_code=False, quantization_config=_unpacked()
             )
         tokenizer = AutoTokenizer.from_pretrained(**place, trust_remote_code=False)

@@ -56,11 +56,12 @@ def load_model(
     where = pick_device(device)
     numbers = pick_dtype(dtype, where)
     notes: list[str] = []
+    source: Path | str
     with _quiet_bars():
         if offered and offered.source is None:
             source, notes = converted_folder(EMBEDDED, embedded_key(), numbers, limits.cache, None, say)
             id = offered.id
-        elif offered:
+        elif offered and offered.source:
             source = id = offered.source
         else:
             source, id = _find(name)
@@ -136,13 +137,14 @@ def _read(place: str, id: str, dtype: torch.dtype, local_files_only: bool) -> tu
     family_of(AutoConfig.from_pretrained(place, **plain), id)
     tokenizer = AutoTokenizer.from_pretrained(place, **plain)
     try:
-        hf_model, report = AutoModelForCausalLM.from_pretrained(
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             place, dtype=dtype, use_safetensors=True, output_loading_info=True, **plain
         )
     except (MemoryError, RuntimeError) as error:
         if not memory.ran_out(error):
             raise
         raise ModelError(NO_MEMORY.format(id=id)) from error
+    hf_model, report = loaded
     # transformers fills absent weights with random numbers and only warns.
     if report["missing_keys"]:
         raise ModelError(

@@ -28,7 +28,7 @@ from kvviz.ui.runs import RunStore, stored_runs
 from kvviz.ui.views import answer, boot
 from kvviz.ui.visitors import visitor
 
-VIEW = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
+VIEW: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private", "concurrency_limit": None}
 # Announces each new status of a run to the page; its text never becomes markup.
 BUS_JS = """
 watch('value', () => document.dispatchEvent(new CustomEvent('kv:status', {detail: props.value})));
@@ -107,7 +107,7 @@ def _keep_fields(demo: gr.Blocks, form: fields.Form) -> None:
             return Array.isArray(kept) && kept.length === now.length ? kept : now;
         }} catch (error) {{ return now; }}
     }}"""
-    typed = [form.document, form.question, form.expected, form.methods, form.budgets]
+    typed: list[Any] = [form.document, form.question, form.expected, form.methods, form.budgets]
     demo.load(None, typed, typed, js=restore, **VIEW)
     for field in typed:
         field.change(None, typed, None, js=keep, trigger_mode="always_last", **VIEW)

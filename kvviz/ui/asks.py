@@ -51,9 +51,8 @@ def percent_budgets(value: Any) -> tuple[Budget, ...]:
         found += [_percent(part) for part in re.split(r"[,;\s]+", joined) if part]
     if not found:
         raise InputError("Choose at least one budget.")
-    entries = [b for b in dict.fromkeys(found) if b.share is None]
-    shares = [b for b in dict.fromkeys(found) if b.share is not None]
-    return (*sorted(shares, key=lambda b: -b.share), *sorted(entries, key=lambda b: -b.entries))
+    # Shares first, then tokens.
+    return tuple(sorted(dict.fromkeys(found), key=lambda b: (b.share is None, -b.value)))
 
 
 def _percent(text: str) -> Budget:

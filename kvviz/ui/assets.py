@@ -7,9 +7,9 @@ version is fetched at once. Every address is relative to the page: a proxy may a
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import json
 from functools import cache
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -91,5 +91,4 @@ def style() -> str:
 
 def plotly_js() -> Path:
     """plotly.js as shipped with the installed plotly package: nothing is fetched from elsewhere."""
-    spec = importlib.util.find_spec("plotly")
-    return Path(spec.submodule_search_locations[0]) / "package_data" / "plotly.min.js"
+    return Path(str(files("plotly"))) / "package_data" / "plotly.min.js"

@@ -51,7 +51,8 @@ def look_of(run: Run, chosen: Chosen, args: dict[str, Any]) -> Look:
     """What a figure is asked to show: the checked selection, and settings that are checked here."""
     n = run.comparison.n
     x0, x1 = whole(args.get("x0"), 0, n - 1), whole(args.get("x1"), 1, n)
-    zoomed = x0 is not None and x1 is not None and x0 < x1
+    if x0 is None or x1 is None or x0 >= x1:
+        x0, x1 = 0, None
     x, y, measure = (v if isinstance(v := args.get(name), str) else "" for name in ("x", "y", "measure"))
     return Look(
         a=chosen.a,
@@ -61,8 +62,8 @@ def look_of(run: Run, chosen: Chosen, args: dict[str, Any]) -> Look:
         layer=chosen.layer,
         head=chosen.head,
         side="b" if args.get("side") == "b" else "a",
-        x0=x0 if zoomed else 0,
-        x1=x1 if zoomed else None,
+        x0=x0,
+        x1=x1,
         columns=whole(args.get("columns"), 50, MOST_COLUMNS) or MOST_COLUMNS,
         rule="max" if args.get("rule") == "max" else "mean",
         measure=measure if measure in MEASURE else "kl",
@@ -128,7 +129,8 @@ def all_answers_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str
     moot = full["verdict"] == "wrong"  # nobody lost what the full cache lacks itself: as on the cards
     for row in answers:
         at = min(range(len(budgets)), key=lambda i: abs(budgets[i] - row["share"]))
-        cells[row["method"]][at] = _answer_cell(row, c.variant(row["method"], row["budget"]).text, moot)
+        said = c.variant(row["method"], row["budget"])
+        cells[row["method"]][at] = None if said is None else _answer_cell(row, said.text, moot)
     methods = [{"id": m, "label": label(c, m), "cells": cells[m]} for m in c.methods]
     return {"budgets": budgets, "full": _answer_cell(full, c.full.text, moot), "methods": methods}
 
@@ -146,7 +148,8 @@ def _answer_cell(row: dict[str, Any], answer: str, moot: bool) -> dict[str, Any]
 def document_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
     """A class for each token, and how many heads hold it."""
     c = run.comparison
-    by = args.get("by") if args.get("by") in ("a", "b", "ab") else "ab"
+    by = str(args.get("by") or "ab")
+    by = by if by in ("a", "b", "ab") else "ab"
     table = document.document_tokens(
         c, chosen.a, chosen.b, chosen.budget, by, chosen.layer, chosen.head
     )

@@ -53,9 +53,7 @@ class Models:
             with self._lock:
                 if key in self.loaded:
                     return self.loaded[key]
-                if self._load is None:
-                    self._start(key)
-                load = self._load
+                load = self._load or self._start(key)
                 mine = load.key == key
                 load.waiting += mine
             try:
@@ -77,10 +75,11 @@ class Models:
                 told = says
                 progress(*says)
 
-    def _start(self, key: Key, wanted: bool = False) -> None:
+    def _start(self, key: Key, wanted: bool = False) -> _Load:
         """Called with the lock held. wanted  to be loaded even if nobody waits."""
-        self._load = _Load(key, int(wanted))
-        threading.Thread(target=self._work, args=(self._load,), daemon=True, name="kvviz-load").start()
+        self._load = load = _Load(key, int(wanted))
+        threading.Thread(target=self._work, args=(load,), daemon=True, name="kvviz-load").start()
+        return load
 
     def _work(self, load: _Load) -> None:
         gone: list[Key] = []

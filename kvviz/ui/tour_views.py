@@ -35,8 +35,8 @@ def _marks(c: Any, chosen: Chosen) -> list[str]:
     mark, label = c.marks[0], text.label(c, chosen.a)
     one = holders(c, chosen.a, chosen.budget, mark.start, mark.end)
     sentence = f"This is {text.quoted(mark.text, 40)} ({mark.name}) in the text, and here is the map."
-    if one is not None and chosen.b:
-        two = holders(c, chosen.b, chosen.budget, mark.start, mark.end)
+    two = holders(c, chosen.b, chosen.budget, mark.start, mark.end) if chosen.b else None
+    if one is not None and two is not None and chosen.b:
         other = text.label(c, chosen.b)
         if one.count < two.count:
             sentence += (
