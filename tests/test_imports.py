@@ -33,7 +33,7 @@ STAGES = (
     {"engine.rolling"},
     {"engine.measures"},
     {"results"},
-    {"engine.plan"},
+    {"engine.plan", "engine.answer_attention"},
     {"engine.run"},
     {"engine.trials", "engine.rescue"},
     {"engine.experiment", "engine.causes", "engine.forks"},

@@ -16,6 +16,7 @@ import transformers
 
 import kvviz
 from kvviz import kernels
+from kvviz.engine.answer_attention import attention_of_answer
 from kvviz.engine.ask import Ask
 from kvviz.engine.budgets import entries_of
 from kvviz.engine.cache import build_cache
@@ -399,6 +400,12 @@ class _Run:
             message = f"{label_of(p.method, p.used)} at every budget"
             yield Event("measure", message, number, 1 + len(self.plan.methods))
             self._stops_of(p)
+        yield Event("measure", "What each answer token looked at", 0, 0)
+        kept = {v.key: v.packed.kept for v in self.variants}
+        kept = {f"{p.method}@{p.budget}": p.kept for p in self.tables["at_stops"]} | kept
+        self.tables["answer_attention"] = attention_of_answer(
+            self.trace, self.full.token_ids, kept, self.cancel
+        )
 
     def _stops_of(self, p: Planned) -> None:
         stops = self._stops()

@@ -7,7 +7,7 @@ answer token t - 1 for the others. Question-aware, the first token is chosen bef
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -64,6 +64,16 @@ class AnswerAttention:
     def arrays(self) -> list[np.ndarray]:
         """Everything held."""
         return [self.codes, self.document, *self.lost.values(), *self.lost_document.values()]
+
+    def with_lost(self, other: AnswerAttention) -> AnswerAttention:
+        """The same with the kept sets of another run of the same prompt and answer."""
+        if other.document.shape != self.document.shape:
+            return self
+        return replace(
+            self,
+            lost={**other.lost, **self.lost},
+            lost_document={**other.lost_document, **self.lost_document},
+        )
 
     def weights(self, step: int, layer: int | None = None, head: int | None = None) -> np.ndarray:
         """Attention on each token, float32 [n]: one KV head, the mean of a layer, or of all layers."""

@@ -226,12 +226,16 @@ class Comparison:
             mine = {p.method for p in self.at_stops}
             at_stops = [*self.at_stops, *(p for p in other.at_stops if p.method not in mine)]
             scores = {**other.scores, **self.scores}
+        seen = self.answer_attention
+        if seen is not None and other.answer_attention is not None:
+            seen = seen.with_lost(other.answer_attention)
         methods = {**(self.settings.get("methods") or {}), **(other.settings.get("methods") or {})}
         return replace(
             self,
             variants=[*self.variants, *new],
             at_stops=at_stops,
             scores=scores,
+            answer_attention=seen,
             settings={**self.settings, "methods": methods},
         )
 
