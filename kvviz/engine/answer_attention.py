@@ -1,4 +1,4 @@
-"""What the full cache looked at to write each token of its answer, and how much of it every kept set lacks."""
+"""What the full cache looked at to write each token of its answer, and how much of it a kept set lacks."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def attention_of_answer(
 def _rows(
     trace: Trace, answer: list[int], cancel: threading.Event | None
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """Of each layer the queries that predicted the answer's tokens, [Hq, T, d], and all keys they could see."""
+    """Each layer's queries that predicted the answer's tokens, [Hq, T, d], and all keys they could see."""
     suffix = trace.prompt.input_ids[trace.n :].tolist()
     fed = [*suffix, *answer[:-1]]
     queries, keys = [q[:, -1:] for q in trace.queries], list(trace.keys)  # the last row of what was read
