@@ -69,8 +69,13 @@ class Trace:
 
     @property
     def bytes(self) -> int:
-        """Storage of the prompt's whole cache, as allocated."""
-        return sum(t.untyped_storage().nbytes() for side in self.padded for t in side)
+        """Storage of the prompt's whole cache as a model keeps it, in whole blocks: a sliding layer holds no
+        rows that the next token cannot see."""
+        block, total = block_rows(self.n), 0
+        for index, (keys, values) in enumerate(zip(*self.padded)):
+            a_row = sum(side[:, 0].numel() * side.element_size() for side in (keys, values))
+            total += -(-self.rows(index) // block) * block * a_row
+        return total
 
     def rows(self, index: int) -> int:
         """n_l: rows of a layer still visible to the next token (fewer than n in a sliding layer)."""

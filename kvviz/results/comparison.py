@@ -198,16 +198,28 @@ class Comparison:
 
     @property
     def token_bytes(self) -> int:
-        """Bytes that one more token adds to a cache."""
-        m = self.model
-        return 2 * m.n_layers * m.n_kv_heads * m.head_dim * (4 if m.dtype == "float32" else 2)
+        """Bytes that one more token adds to a cache. A sliding layer whose window is full adds none: an old
+        row goes."""
+        growing = int((window_starts(self.model, self.n + 1) == 0).sum())
+        return growing * self.model.n_kv_heads * self._row_bytes
+
+    @property
+    def _row_bytes(self) -> int:
+        """Bytes of one row: K and V of one head."""
+        return 2 * self.model.head_dim * (4 if self.model.dtype == "float32" else 2)
 
     def bytes_at_end(self, v: Variant) -> int:
         """Bytes of an answer's cache once it is written; `bytes` is what it held after reading."""
         written = max(0, len(v.token_ids) - 1)  # the last token is never read again
         if v.evictions:  # every cut brings the cache back to its budget
             return v.bytes + self.token_bytes * max(0, written - int(v.evictions[-1]["step"]))
-        return v.bytes + self.token_bytes * (len(self.prompt.input_ids) - self.n + written)
+        kept = (self.whole if v.selection is None else Point.of(v)).kept
+        end = len(self.prompt.input_ids) + written
+        rows = 0  # that came, less those that a sliding layer's window has left behind since
+        for layer, start in enumerate(window_starts(self.model, end).tolist()):
+            rows += self.model.n_kv_heads * (end - max(start, self.n))
+            rows -= int(kept.layer(layer)[:, :start].sum())
+        return v.bytes + rows * self._row_bytes
 
     def base_of(self, method: str) -> str:
         """The attention-only method of this run that a method is measured against, "" where there is none."""

@@ -86,6 +86,16 @@ def test_each_variant_alone_takes_the_same_bytes(traces):
     assert together == [trace.bytes, *(build_cache(trace, [s]).bytes[0] for s in selections)]
 
 
+def test_everything_kept_is_as_large_as_the_whole_cache(tiny_models):
+    """But for the indices of ragged storage; also where layers slide."""
+    for family in ("llama", "gemma3"):
+        trace = trace_of(tiny_models[family], N)
+        whole, kept = build_cache(trace, [None, select(trace, "knorm", 1.0)]).bytes
+        rows = sum(-(-trace.rows(i) // block_rows(N)) for i in range(trace.model.n_layers))
+        indices = rows * trace.model.n_kv_heads * (block_rows(N) + 1) * 4  # positions, owners
+        assert kept == whole + indices
+
+
 def test_the_whole_cache_is_a_view_of_the_trace(traces):
     for trace in traces.values():
         cache = build_cache(trace, [None])

@@ -133,3 +133,19 @@ def test_memory_is_said_with_its_moment():
 )
 def test_word_agreement(answer, expected, f1):
     assert token_f1(answer, expected) == pytest.approx(f1)
+
+
+def test_memory_at_the_end_counts_what_sliding_layers_still_hold():
+    """Layers whose window is full gain a row and lose one with every token."""
+    c = synthetic_comparison()
+    windows = (None, 9, None, 9, None, 9)
+    c = dataclasses.replace(c, model=dataclasses.replace(c.model, windows=windows))
+    a_token = 2 * 3 * 3 * 16 * 4  # K and V, three growing layers, KV heads, head size, float32
+    assert c.token_bytes == a_token
+    written = len(c.full.token_ids) - 1
+    assert c.bytes_at_end(c.full) == c.full.bytes + written * a_token, "the window's 8 rows stay 8"
+    v = c.variant("snapkv", 0.1)
+    kept = v.packed.kept.mask()[1::2]
+    left, tail = kept[..., : c.n + len(v.token_ids) - 1 - 8].sum(), min(8, len(v.token_ids) - 1)
+    gained = 3 * 3 * (len(v.token_ids) - 1) + 3 * 3 * tail - left
+    assert c.bytes_at_end(v) == v.bytes + int(gained) * 2 * 16 * 4
