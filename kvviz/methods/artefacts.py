@@ -1,9 +1,9 @@
 """Calibrated files: what a method measured or learned on one model, with where it came from.
 
-One safetensors file a method and model. It is found by the hash of the model's weights, whatever folder
-or name it has: first in `assets/artefacts`, which ships, then in the user's cache folder. Its metadata
-holds one JSON object: model id and weight hashes, texts, steps, losses, seed, date, code version and the
-SHA-256 of the tensors.
+One safetensors file a method and model. It is found by the hash of the model's weights and by what its
+configuration says of attention, whatever folder or name it has: first in `assets/artefacts`, which ships,
+then in the user's cache folder. Its metadata holds one JSON object: model id and weight hashes, that part of
+the configuration, texts, steps, losses, seed, date, code version and the SHA-256 of the tensors.
 """
 
 from __future__ import annotations
@@ -35,6 +35,8 @@ SHIPPED = asset("artefacts")
 FORMAT = 1
 _KEY = "kvviz"
 _DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+# What the same weights compute depends on these: keys and queries are calibrated as they are after them.
+_ATTENTION = ("rope_parameters", "sliding_window", "layer_types", "query_pre_attn_scalar", "rms_norm_eps")
 
 
 def spec_of(name: str) -> ArtefactSpec:
@@ -86,20 +88,34 @@ def missing(model, name: str, label: str) -> str:
     """Why `label` cannot run on this model: one sentence, "" where its artefact is there."""
     if name in _lent.get() or find(model, name) is not None:
         return ""
-    return (
-        f"{label} was not calibrated for {model.id}. Calibrate it first: "
-        f"python -m kvviz calibrate {name} --model {model.id}"
-    )
+    command = f"python -m kvviz calibrate {name} --model {model.id}"
+    for folder in (SHIPPED / model.id, folders()[1] / _slug(model)):
+        path = folder / f"{name}.safetensors"
+        if path.is_file() and _about_or_none(path) is None:
+            return f"The calibrated file {path.name} for {model.id} is damaged. Make it again: {command}"
+    return f"{label} was not calibrated for {model.id}. Calibrate it first: {command}"
 
 
 def find(model, name: str) -> Path | None:
-    """The file of this artefact for exactly these weights (in whatever dtype they are loaded)."""
+    """The file of this artefact for exactly these weights (in whatever dtype they are loaded), read with the
+    same configuration."""
     for folder in folders():
         for path in sorted(folder.glob(f"*/{name}.safetensors")):
             about = _about_or_none(path)
-            if about is not None and model.weights_hash in about.get("weights", {}).values():
+            if about is None or about["name"] != name or about.get("config") != attention_config(model):
+                continue
+            if model.weights_hash in about["weights"].values():
                 return path
     return None
+
+
+def attention_config(model) -> dict[str, Any]:
+    """What the model's configuration says of its attention, as plain values; numbers to six digits, for they
+    may have gone through float32 in a model file."""
+    config = model.hf.config.get_text_config()
+    found = {key: getattr(config, key, None) for key in _ATTENTION}
+    text = json.dumps({key: value for key, value in found.items() if value is not None})
+    return json.loads(text, parse_float=lambda number: float(f"{float(number):.6g}"))
 
 
 def folders() -> tuple[Path, Path]:
@@ -129,6 +145,7 @@ def save(model, name: str, tensors: dict[str, torch.Tensor], about: dict[str, An
         "name": name,
         "model": model.id,
         "weights": {str(d).removeprefix("torch."): model.weights_hash_as(d) for d in _DTYPES},
+        "config": attention_config(model),
         "calibrated_in": model.info.dtype,
         **about,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -180,7 +197,9 @@ def _about(path: Path, modified: int, size: int) -> dict[str, Any]:
     try:
         with safe_open(path, "pt") as file:
             about = json.loads((file.metadata() or {})[_KEY])
-    except (OSError, SafetensorError, KeyError, ValueError) as error:
+        if not (isinstance(about["weights"], dict) and isinstance(about["name"], str)):
+            raise ValueError("neither hashes nor a name")
+    except (OSError, SafetensorError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise InputError(f"{path.name} is not a calibrated file of this project, or is damaged.") from error
     if about.get("format") != FORMAT:
         raise InputError(f"{path.name} has format {about.get('format')!r}; this version reads {FORMAT}.")

@@ -80,6 +80,49 @@ def test_damage_is_a_sentence_and_another_models_damage_is_not_ours(own_cache, t
         artefacts.read(path)
 
 
+def test_a_truncated_file_is_called_damaged_not_uncalibrated(own_cache, tiny_llama):
+    folder = artefacts.folder_for(tiny_llama)
+    path = artefacts.save(tiny_llama, "qfilters", filled("qfilters", tiny_llama.info), {}, folder)
+    path.write_bytes(path.read_bytes()[:200])
+    sentence = "for tiny-llama is damaged. Make it again: python -m kvviz calibrate qfilters"
+    with pytest.raises(NeedError, match=sentence):
+        artefacts.load(tiny_llama, "qfilters")
+
+
+OTHER_ANGLES = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}}
+
+
+@pytest.mark.parametrize("changes", [OTHER_ANGLES, {"rms_norm_eps": 0.1}], ids=["angles", "norm"])
+def test_the_same_weights_under_another_configuration_are_another_model(changes, own_cache, tiny_llama):
+    """Filters are read off rotated queries: other angles need others."""
+    name = "qfilters"
+    artefacts.save(tiny_llama, name, filled(name, tiny_llama.info), {}, artefacts.folder_for(tiny_llama))
+    other = make_model("llama", **changes)
+    assert other.weights_hash == tiny_llama.weights_hash
+    assert artefacts.find(other, name) is None
+    assert artefacts.find(make_model("llama"), name) is not None
+
+
+CRAFTED = ["[1]", '"x"', "null", "3", "{}", "[" * 100_000,
+           '{"format": 1, "name": "qfilters", "weights": [1, 2]}',
+           '{"format": 1, "name": 7, "weights": {}}', '{"format": 1, "weights": {"float32": "HASH"}}',
+           '{"format": 1, "name": "indexmem", "weights": {"float32": "HASH"}}',
+           '{"format": 1, "name": "qfilters", "weights": {"float32": ["HASH"]}}']  # fmt: skip
+
+
+@pytest.mark.parametrize("metadata", CRAFTED, ids=range(len(CRAFTED)))
+def test_a_crafted_file_concerns_no_model(metadata, own_cache, tiny_llama):
+    """Every model looks at all files that there are."""
+    folder = own_cache / "artefacts" / "crafted"
+    folder.mkdir(parents=True)
+    tensors = filled("qfilters", tiny_llama.info)
+    text = metadata.replace("HASH", tiny_llama.weights_hash)
+    save_file(tensors, folder / "qfilters.safetensors", {"kvviz": text})
+    assert artefacts.find(tiny_llama, "qfilters") is None
+    path = artefacts.save(tiny_llama, "qfilters", tensors, {}, artefacts.folder_for(tiny_llama))
+    assert artefacts.find(tiny_llama, "qfilters") == path
+
+
 @pytest.mark.parametrize("wrong", ["shape", "missing", "nan"])
 def test_what_does_not_fit_is_not_saved(wrong, own_cache, tiny_llama):
     tensors = filled("duoattention", tiny_llama.info)
