@@ -56,6 +56,13 @@ class OutputError:
     layer: np.ndarray
 
 
+# Rows that some cache holds from a moment on, of one answer: (tail rows fed before, list over layers of true
+# positions [Hkv, m]); later rows are held as well.
+Cut = tuple[int, list[torch.Tensor]]
+# Attention left of a query's, below which float32 no longer tells what remains: it is normalised anew.
+_NOTHING = 1e-30
+
+
 class _LayerProbe:
     """One layer's probe queries: unnormalised attention on prompt and tail, and the full output."""
 
@@ -79,15 +86,18 @@ class _LayerProbe:
             seen = torch.arange(n, device=query.device)
             on_prompt = on_prompt.masked_fill(seen <= position - layer.window, float("-inf"))
         top = torch.maximum(on_prompt.amax(-1), on_tail.amax(-1))
-        rest = 0.0
+        rest, sinks = 0.0, on_tail[..., :0]
         if layer.sinks is not None:
             sinks = layer.sinks.float().view(hkv, -1, 1).expand(-1, -1, t).flatten(1)
             top = torch.maximum(top, sinks)
-            rest = (sinks - top).exp()
+            rest, sinks = (sinks - top).exp(), sinks[..., None]
         self.p = (on_prompt - top[..., None]).exp()  # [Hkv, g * T, n]
-        tail_p = (on_tail - top[..., None]).exp()
-        self.tail_mass = tail_p.sum(-1) + rest  # [Hkv, g * T]
-        self.tail_out = tail_p @ tail_values  # [Hkv, g * T, d]
+        self.tail_p = (on_tail - top[..., None]).exp()
+        self.rest = rest  # [Hkv, g * T], the learned sink logit's share
+        self.tail_mass = self.tail_p.sum(-1) + rest  # [Hkv, g * T]
+        self.tail_values = tail_values
+        self.tail_out = self.tail_p @ tail_values  # [Hkv, g * T, d]
+        self.logits = on_prompt, on_tail, sinks  # [Hkv, g * T, n], [.., S], [.., 1] or [.., 0]
         self.mass = self.p.sum(-1) + self.tail_mass
         self.full = (self.p @ self.values + self.tail_out) / self.mass[..., None]
         self.w_o = layer.w_o.float()
@@ -96,15 +106,57 @@ class _LayerProbe:
         """[Hkv, g * T, d] -> [Hq, T, d]."""
         return out.unflatten(1, (self.group, self.t)).flatten(0, 1)
 
-    def kept(self, mask: torch.Tensor) -> torch.Tensor:
-        """Output with only the kept prompt rows, [Hkv, g * T, d]. mask bool [Hkv, n]."""
-        out, mass = self.tail_out.clone(), self.tail_mass.clone()
+    def kept(
+        self, mask: torch.Tensor, cuts: Sequence[tuple[int, torch.Tensor]] = ()
+    ) -> torch.Tensor:
+        """Output with only the kept prompt rows, [Hkv, g * T, d]. mask bool [Hkv, n].
+
+        cuts  in order: queries from that tail row on see only the rows held then, at true positions
+              [Hkv, m], and what came after.
+        """
+        n, s = self.keys.shape[1], self.tail_values.shape[1]
+        out = torch.empty_like(self.full)
         for head, kept in enumerate(mask):
-            index = kept.nonzero()[:, 0]
-            p = self.p[head].index_select(1, index)
-            out[head] += p @ self.values[head].index_select(0, index)
-            mass[head] += p.sum(-1)
-        return out / mass[..., None].clamp_min(1e-30)
+            out[head] = self._seeing(head, kept.nonzero()[:, 0])
+            for fed, positions in cuts:
+                late = (self.positions >= n + fed).repeat(self.group).nonzero()[:, 0]
+                held = positions[head].to(late.device)
+                tail = torch.arange(s, device=late.device) >= fed
+                tail[held[held >= n] - n] = True
+                out[head, late] = self._seeing(head, held[held < n], late, tail)
+        return out
+
+    def _seeing(self, head: int, index, rows=slice(None), tail: torch.Tensor | None = None) -> torch.Tensor:
+        """Output of some rows with the prompt rows `index` [m] and, of the tail, those marked (None: all)."""
+        p = self.p[head, rows].index_select(1, index)
+        values = self.values[head].index_select(0, index)
+        if tail is None:
+            out, mass = self.tail_out[head, rows], self.tail_mass[head, rows]
+        else:
+            later = self.tail_p[head, rows] * tail
+            out = later @ self.tail_values[head]
+            mass = later.sum(-1) + (self.rest if isinstance(self.rest, float) else self.rest[head, rows])
+        out, mass = out + p @ values, mass + p.sum(-1)
+        out = out / mass[..., None].clamp_min(_NOTHING)
+        faint = (mass < _NOTHING).nonzero()[:, 0]
+        if len(faint):
+            prompt, later, sinks = (side[head, rows][faint] for side in self.logits)
+            if tail is not None:
+                later = later.masked_fill(~tail, float("-inf"))
+            out[faint] = self._normalised(head, prompt.index_select(1, index), values, later, sinks)
+        return out
+
+    def _normalised(self, head: int, prompt, values, later, sinks) -> torch.Tensor:
+        """Output from logits on prompt rows [R, m] with `values` [m, d], on the tail and the learned sink."""
+        p = torch.cat([prompt, later, sinks], -1).softmax(-1).nan_to_num()  # NaN: a row that sees nothing
+        m, s = prompt.shape[1], later.shape[1]
+        return p[:, :m] @ values + p[:, m : m + s] @ self.tail_values[head]
+
+    def without(self, head: int, rows: torch.Tensor, leader: torch.Tensor) -> torch.Tensor:
+        """Output of some rows of a KV head without one prompt row each, [R, d]."""
+        prompt, later, sinks = (side[head, rows] for side in self.logits)
+        prompt = prompt.scatter(1, leader[:, None], float("-inf"))
+        return self._normalised(head, prompt, self.values[head], later, sinks)
 
 
 def output_errors(
@@ -112,10 +164,12 @@ def output_errors(
     probes: Probes,
     masks: Sequence[Sequence[torch.Tensor]],
     readouts: Sequence[Any] | None = None,
+    cuts: Sequence[Sequence[Cut]] | None = None,
 ) -> Iterable[tuple[int, list[OutputError]]]:
     """The errors of several kept sets (each a list over layers of bool [Hkv, n]), layer by layer.
 
     readouts  one a kept set, or None: what the method adds to the kept entries' output.
+    cuts      what each kept set lost later, in order: its errors are those of what it holds at each query.
 
     Yields (layers done, errors so far) after each layer, so that a long run can show progress and stop;
     the last item holds the complete result.
@@ -134,8 +188,10 @@ def output_errors(
         full = probe.heads(probe.full) @ probe.w_o  # [Hq, T, D]
         full_l2, full_l1 = full.norm(dim=-1), full.abs().sum(-1)
         full_layer = full.sum(0).norm(dim=-1)
-        for result, mask, readout in zip(results, masks, readouts or [None] * len(masks)):
-            kept = probe.kept(mask[index].to(probe.keys.device))
+        nothing = [None] * len(masks)
+        for result, mask, readout, later in zip(results, masks, readouts or nothing, cuts or nothing):
+            at = [(fed, positions[index]) for fed, positions in later or ()]
+            kept = probe.kept(mask[index].to(probe.keys.device), at)
             change = probe.heads(kept - probe.full)
             if readout is not None:
                 change = change + readout.read(index, probes.queries[index], probe.positions)
@@ -175,23 +231,18 @@ def token_effects(trace: Trace, probes: Probes) -> np.ndarray:
         probe = _LayerProbe(trace, probes, index)
         gram = probe.w_o @ probe.w_o.transpose(1, 2)  # [Hq, d, d]: ||x W_O||^2 = x G x
         full = probe.heads(probe.full)
-        weights = probe.heads(probe.p)  # [Hq, T, n], unnormalised
-        tail = probe.heads(probe.tail_mass[..., None]).squeeze(-1)
-        tail_out = probe.heads(probe.tail_out)
         for head in range(model.n_query_heads):
-            kv = head // probe.group
-            later = tail[head], tail_out[head]
-            effect = _removal(weights[head], *later, full[head], probe.values[kv], gram[head])
-            effects[index, kv] += effect.cpu().numpy() / probe.group
+            effect = _removal(probe, head, full[head], gram[head])
+            effects[index, head // probe.group] += effect.cpu().numpy() / probe.group
     return effects
 
 
-def _removal(p, tail, tail_out, o, values, gram) -> torch.Tensor:
-    """Mean over queries of the relative effect of removing each row -> [n].
-
-    p [T, n] unnormalised weights, tail [T] and tail_out [T, d] the mass of later rows and their weighted
-    values on the same scale, o [T, d].
-    """
+def _removal(probe: _LayerProbe, head: int, o, gram) -> torch.Tensor:
+    """Mean over queries of the relative effect of removing each row -> [n]. o [T, d], one query head's."""
+    kv, member = divmod(head, probe.group)
+    rows = slice(member * probe.t, (member + 1) * probe.t)
+    p, values = probe.p[kv, rows], probe.values[kv]  # [T, n], unnormalised
+    tail, tail_out = probe.tail_mass[kv, rows], probe.tail_out[kv, rows]
     og, vg = o @ gram, values @ gram
     size = (og * o).sum(-1).clamp_min(1e-24)  # ||o W||^2, [T]
     square = (size[:, None] - 2 * og @ values.T + (vg * values).sum(-1)).clamp_min(0)
@@ -202,6 +253,10 @@ def _removal(p, tail, tail_out, o, values, gram) -> torch.Tensor:
     others[row, top] = 0
     rest = others.sum(-1) + tail
     left[row, top] = rest + p[row, top]
-    gap = (others @ values + tail_out) / rest.clamp_min(1e-30)[:, None] - values[top]
+    out = (others @ values + tail_out) / rest.clamp_min(_NOTHING)[:, None]
+    faint = (rest < _NOTHING).nonzero()[:, 0]
+    if len(faint):
+        out[faint] = probe.without(kv, faint + rows.start, top[faint])
+    gap = out - values[top]
     square[row, top] = ((gap @ gram) * gap).sum(-1).clamp_min(0)
     return (p / left.clamp_min(1e-30) * (square / size[:, None]).sqrt()).mean(0)

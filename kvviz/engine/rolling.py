@@ -14,6 +14,7 @@ import torch
 
 from kvviz.engine.attention import rows_attention
 from kvviz.engine.decode import Wave
+from kvviz.engine.measures import Cut
 from kvviz.engine.selection import Selection, select
 from kvviz.engine.trace import MAX_WINDOW, Trace, last_queries
 from kvviz.errors import InputError
@@ -91,8 +92,9 @@ class Rolling:
     """Watches a wave and cuts its caches back every `every` new tokens.
 
     lead     tokens fed before the first generated one (a question that comes later).
-    records  for each variant a list of {"step": generated tokens fed, "dropped": counts [L][Hkv], "tokens":
-             dropped positions a layer}.
+    records  for each variant a list of {"phase": "question" or "answer", "step": tokens of it fed, "dropped":
+             counts [L][Hkv], "tokens": dropped positions a layer}.
+    cuts     for each variant what it holds from each cut on (`engine.measures.Cut`).
     """
 
     def __init__(
@@ -102,6 +104,7 @@ class Rolling:
         self.selections = list(selections)
         self.last_cut = 0
         self.records: list[list[dict[str, Any]]] = [[] for _ in selections]
+        self.cuts: list[list[Cut]] = [[] for _ in selections]
         layers = range(trace.model.n_layers)
         self.queries = [trace.queries[i].expand(wave.size, -1, -1, -1) for i in layers]
         self.fresh = 0  # queries fed since the last cut
@@ -139,13 +142,17 @@ class Rolling:
         held = self.held(variant)
         mask = select(held, selection.method, selection.entries, **selection.options).mask
         dropped = [p.masked_select(~m.to(p.device)).tolist() for p, m in zip(held.positions, mask)]
+        asking = self.wave.length <= self.lead
         self.records[variant].append(
             {
-                "step": self.wave.length - self.lead,
+                "phase": "question" if asking else "answer",
+                "step": self.wave.length - (0 if asking else self.lead),
                 "dropped": [(~m).sum(-1).tolist() for m in mask],
                 "tokens": [sorted(set(d)) for d in dropped],
             }
         )
+        kept = [p[m.to(p.device)].view(len(p), -1) for p, m in zip(held.positions, mask)]
+        self.cuts[variant].append((self.wave.length, kept))
         if held.sums is not None:
             self.sums[variant] = [
                 s[m.to(s.device).repeat_interleave(s.shape[0] // m.shape[0], 0)].view(s.shape[0], -1)

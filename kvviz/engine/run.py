@@ -22,6 +22,7 @@ from kvviz.engine.budgets import entries_of
 from kvviz.engine.cache import build_cache
 from kvviz.engine.decode import Answer, Wave, feed_same, generate
 from kvviz.engine.measures import (
+    Cut,
     Probes,
     answer_attention,
     first_difference,
@@ -40,6 +41,7 @@ from kvviz.models import Model
 from kvviz.results.comparison import Comparison, Point, Variant
 from kvviz.results.kept import KeptSet
 from kvviz.results.marks import find_marks
+from kvviz.results.points import PROBE, PROBE_CUT
 from kvviz.settings import Settings, settings
 from kvviz.types import Event, Prompt
 
@@ -145,6 +147,7 @@ class _Run:
         self.full = Variant("full", "Full cache", 1.0, self.n, {}, None, tokens_kept=float(self.n))
         self.variants: list[Variant] = []
         self.probes: Probes | None = None
+        self.cuts: dict[str, list[Cut]] = {}  # by variant, while the full cache's answer was fed
         self.full_logits: list[torch.Tensor] = []
         self.seconds: dict[str, float] = {}
         self.notes: list[str] = [*prompt.notes, *plan.notes]
@@ -332,6 +335,8 @@ class _Run:
         if "kl" in self.ask.measures:
             for variant, row in zip(variants, torch.cat(divergence, 1)):
                 variant.kl = row.float().cpu().numpy()
+        if wave.watcher is not None:
+            self.cuts |= {v.key: cuts for v, cuts in zip(variants, wave.watcher.cuts)}
         if lead:
             layers = range(self.model.n_layers)
             self.probes = Probes(
@@ -373,7 +378,8 @@ class _Run:
             return
         masks = [v.selection.mask for v in self.variants]
         readouts = [v.selection.readout for v in self.variants]
-        for done, partial in output_errors(self.trace, self.probes, masks, readouts):
+        cuts = [self.cuts.get(v.key, []) for v in self.variants]
+        for done, partial in output_errors(self.trace, self.probes, masks, readouts, cuts):
             self._alive()
             errors = partial
             if done % 5 == 0:
@@ -446,7 +452,7 @@ class _Run:
         return {
             **self.plan.settings(),
             "protocol": self.prompt.protocol,
-            "probe": "the full cache's answer tokens",
+            "probe": PROBE if self.ask.evict_every is None else PROBE_CUT,
             "date": datetime.now(UTC).isoformat(timespec="seconds"),
             "source": self.model.source,
             "weights": self.model.weights_hash,

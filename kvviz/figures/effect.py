@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -26,6 +27,7 @@ from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
 from kvviz.results.kept import nearest
 from kvviz.results.measures import heads_compared
+from kvviz.results.points import PROBE_CUT
 from kvviz.results.table import Table
 
 TITLE = "How much each head's output changed"
@@ -161,17 +163,20 @@ def effect_table(c: Comparison, a: str, b: str | None, k: float | int) -> Effect
         a=None if message else errors["A"],
         b=None if message or b is None else errors["B"],
         evicting=evicting_layers(c, list(methods.values()), k),
-        queries=queries_words(c),
+        queries=queries_words(c, list(methods.values()), k),
         message=message,
         empty={side: empty_heads(c, method, k) for side, method in methods.items()},
     )
 
 
-def queries_words(c: Comparison) -> str:
-    """The queries behind the errors: "at the full cache's 14 answer tokens"."""
+def queries_words(c: Comparison, methods: Sequence[str], k: float | int) -> str:
+    """The queries behind the errors of methods at a budget: "at the full cache's 14 answer tokens"."""
     tokens = len(c.full.token_ids)
     said = f"at the full cache's {text.count(tokens)} answer token{'' if tokens == 1 else 's'}"
     if any(v.evictions for v in c.variants):
+        decoded = all(c.variant(method, k) is not None for method in methods)
+        if decoded and c.settings.get("probe") == PROBE_CUT:
+            return f"{said}, with what each cache held then"
         said += ", before anything was evicted while writing"
     return said
 

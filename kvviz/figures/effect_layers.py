@@ -51,7 +51,7 @@ def effect_layers_table(c: Comparison, a: str, b: str | None, k: float | int) ->
         budget_name=text.budget_name(c, k),
         a=errors(a),
         b=errors(b),
-        queries=queries_words(c),
+        queries=queries_words(c, [a] if b is None else [a, b], k),
     )
 
 

@@ -1,8 +1,8 @@
 """While the answer was written: what each cut of decode-time eviction dropped, and where that came from.
 
-An eviction record is {"step": generated tokens so far, "dropped": counts [L][Hkv], "tokens": the
-positions dropped in each layer, by any of its heads}. A cut before step 0 came while a question that
-follows the document was read.
+An eviction record is {"phase": "question" or "answer", "step": tokens of it so far, "dropped": counts
+[L][Hkv], "tokens": the positions dropped in each layer, by any of its heads}. In older runs a cut at step 0
+or before came while a question that follows the document was read.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ NOTHING = AMOUNT_STEPS + 1  # code of a layer that dropped nothing at a cut
 class StepsTable(Table):
     """The cuts of one answer.
 
-    steps     int64 [cuts], tokens generated before each; negative while the question was read.
+    steps     int64 [cuts], tokens of the answer (or the question) before each.
+    asking    bool [cuts], made while the question was read.
     dropped   int64 [L, cuts], entries dropped.
     tokens    for each cut and layer the positions dropped; empty where the run did not record them.
     document  int64 [L, cuts], how many of these positions lie in the document.
@@ -47,6 +48,7 @@ class StepsTable(Table):
     label: str
     budget_name: str
     steps: np.ndarray
+    asking: np.ndarray
     dropped: np.ndarray
     tokens: list[list[list[int]]]
     document: np.ndarray
@@ -56,6 +58,7 @@ class StepsTable(Table):
         layers, cuts = self.dropped.shape
         columns = {
             "layer": np.repeat(np.arange(layers), cuts),
+            "phase": np.tile(np.where(self.asking, "question", "answer"), layers),
             "step": np.tile(self.steps, layers),
             "dropped": self.dropped.ravel(),
         }
@@ -69,6 +72,12 @@ class StepsTable(Table):
         """Different positions dropped, int64 [L, cuts]."""
         counts = [[len(layer) for layer in cut] for cut in self.tokens]
         return np.asarray(counts, dtype=np.int64).T
+
+    @property
+    def moments(self) -> list[str]:
+        """When each cut was made: "3 generated tokens", "5 tokens of the question"."""
+        of = ["tokens of the question" if asking else "generated tokens" for asking in self.asking]
+        return [f"{step} {words}" for step, words in zip(self.steps.tolist(), of)]
 
     @property
     def from_document(self) -> np.ndarray:
@@ -87,7 +96,8 @@ def steps_table(c: Comparison, method: str, k: float | int) -> StepsTable:
     return StepsTable(
         label=text.label(c, method),
         budget_name=text.budget_name(c, k),
-        steps=np.array([r["step"] for r in records], dtype=np.int64),
+        steps=np.array([step for _, step in map(_moment, records)], dtype=np.int64),
+        asking=np.array([not answer for answer, _ in map(_moment, records)], dtype=bool),
         dropped=np.stack([x.sum(axis=-1) if x.ndim == 2 else x for x in counts], axis=1),
         tokens=tokens,
         document=np.asarray(inside, dtype=np.int64).T,
@@ -112,7 +122,14 @@ def _records(c: Comparison, method: str, k: float | int) -> list[dict]:
 
 def cuts_of(v: Variant) -> list[dict]:
     """Its eviction records, in order; cuts after its last token were those of other answers' batch."""
-    return sorted((r for r in v.evictions if r["step"] < len(v.token_ids)), key=lambda r: r["step"])
+    return sorted((r for r in v.evictions if _moment(r) < (True, len(v.token_ids))), key=_moment)
+
+
+def _moment(record: dict) -> tuple[bool, int]:
+    """(while the answer was written, tokens of it or of the question before the cut)."""
+    if "phase" in record:
+        return record["phase"] == "answer", record["step"]
+    return record["step"] > 0, record["step"]
 
 
 def steps_figure(table: StepsTable) -> go.Figure:
@@ -133,7 +150,7 @@ def steps_figure(table: StepsTable) -> go.Figure:
     known = np.isfinite(share)
     code[known] = np.ceil(AMOUNT_STEPS * share[known]).astype(np.uint8)
     shown = np.arange(0, cuts, max(1, -(-cuts // 20)))
-    early = int((table.steps < 0).sum())
+    early = int(table.asking.sum())
     total = text.count(int(table.dropped.sum()))
     late = cuts - early
     said = f"{text.count(late)} {'cut' if late == 1 else 'cuts'} while writing"
@@ -153,11 +170,16 @@ def steps_figure(table: StepsTable) -> go.Figure:
         guide=guide,
         summary=f"{table.label} at {table.budget_name} dropped {total} entries in {said}.",
         height=map_height(layers),
-        meta={"steps": table.steps.tolist(), "channels": list(counts), "scale": scale},
+        meta={
+            "steps": table.steps.tolist(),
+            "moments": table.moments,
+            "channels": list(counts),
+            "scale": scale,
+        },
         xaxis=axis(
-            "tokens generated before the cut" + (" (negative: the question was read)" if early else ""),
+            "tokens generated before the cut" + (" (Q: of the question)" if early else ""),
             tickvals=shown,
-            ticktext=[str(s) for s in table.steps[shown].tolist()],
+            ticktext=[f"Q{table.steps[i]}" if table.asking[i] else str(table.steps[i]) for i in shown],
             showgrid=False,
         ),
         yaxis=layer_axis(layers),

@@ -212,7 +212,9 @@ class Comparison:
         """Bytes of an answer's cache once it is written; `bytes` is what it held after reading."""
         written = max(0, len(v.token_ids) - 1)  # the last token is never read again
         if v.evictions:  # every cut brings the cache back to its budget
-            return v.bytes + self.token_bytes * max(0, written - int(v.evictions[-1]["step"]))
+            last = v.evictions[-1]
+            fed = written + (len(self.prompt.input_ids) - self.n if last.get("phase") == "question" else 0)
+            return v.bytes + self.token_bytes * max(0, fed - int(last["step"]))
         kept = (self.whole if v.selection is None else Point.of(v)).kept
         end = len(self.prompt.input_ids) + written
         rows = 0  # that came, less those that a sliding layer's window has left behind since

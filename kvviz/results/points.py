@@ -11,6 +11,10 @@ import numpy as np
 from kvviz.identity import MethodRef
 from kvviz.results.kept import KeptSet
 
+# Where output errors are measured; the second where caches were cut while the answer was written.
+PROBE = "the full cache's answer tokens"
+PROBE_CUT = f"{PROBE}, on what each cache held then"
+
 
 @dataclass
 class Variant:

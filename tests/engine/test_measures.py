@@ -66,8 +66,10 @@ def relative(change: torch.Tensor, full: torch.Tensor, order: int) -> np.ndarray
     return norms.mean(-1).numpy()
 
 
-def test_output_errors_are_brute_force(tiny_model):
-    trace, probes = made(tiny_model)
+@pytest.mark.parametrize("sharp", [1.0, 60.0])
+def test_output_errors_are_brute_force(tiny_model, sharp):
+    """Also where next to nothing is left of a query's attention (sharp queries: below e^-100)."""
+    trace, probes = made(tiny_model, sharp)
     masks = [sparse_masks(tiny_model, N, seed) for seed in (0, 1)]
     *_, (done, errors) = output_errors(trace, probes, masks)
     assert done == tiny_model.n_layers
@@ -79,6 +81,39 @@ def test_output_errors_are_brute_force(tiny_model):
             np.testing.assert_allclose(error.l1[index], relative(change, full, 1), rtol=2e-3, atol=1e-5)
             layer = relative(change.sum(0)[None], full.sum(0)[None], 2)[0]
             np.testing.assert_allclose(error.layer[index], layer, rtol=2e-3, atol=1e-5)
+
+
+def test_errors_follow_what_is_cut_while_writing(tiny_llama):
+    """From each cut on a query sees only what was held then, and the rows that came after."""
+    trace, probes = made(tiny_llama)
+    heads, layers = tiny_llama.n_kv_heads, range(tiny_llama.n_layers)
+    draw = torch.Generator().manual_seed(5)
+    first = sparse_masks(tiny_llama, N, 0)
+    cuts = []
+    for fed in (3, 5):  # rows of the tail before the cut; probes are the rows 2 to 6
+        kept = [torch.rand(heads, N + fed, generator=draw).topk(9).indices.sort(1).values for _ in layers]
+        cuts.append((fed, kept))
+    *_, (_, (error, plain)) = output_errors(trace, probes, [first, first], cuts=[cuts, []])
+    for index in layers:
+        layer = tiny_llama.layer(index)
+        keys = torch.cat([trace.keys[index], probes.tail[index][0]], 1).double()
+        values = torch.cat([trace.values[index], probes.tail[index][1]], 1).double()
+        for head in range(tiny_llama.n_query_heads):
+            kv, wanted = head // tiny_llama.group, []
+            for t in range(T):
+                row = S - T + t
+                rows = [*first[index][kv].nonzero()[:, 0].tolist(), *range(N, N + row + 1)]
+                for fed, kept in cuts:
+                    if fed <= row:
+                        rows = [*kept[index][kv].tolist(), *range(N + fed, N + row + 1)]
+                out = []
+                query = probes.queries[index][head, t].double() * layer.scaling
+                for columns in (rows, list(range(N + row + 1))):
+                    p = (keys[kv, columns] @ query).softmax(0)
+                    out.append(p @ values[kv, columns] @ layer.w_o[head].double())
+                wanted.append(float((out[0] - out[1]).norm() / out[1].norm()))
+            assert error.l2[index, head] == pytest.approx(np.mean(wanted), rel=2e-3, abs=1e-5)
+    assert not np.allclose(plain.l2, error.l2, rtol=0.05)
 
 
 def test_nothing_evicted_is_no_error(tiny_model):
@@ -125,7 +160,7 @@ def test_answer_attention_is_that_of_the_probe_queries(tiny_model):
         np.testing.assert_allclose(found[index], wanted, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("sharp", [1.0, 4.0, 12.0])
+@pytest.mark.parametrize("sharp", [1.0, 4.0, 12.0, 60.0])
 def test_token_effects_are_brute_force_removal(tiny_model, sharp):
     """Also where one key takes nearly all the attention (sharp queries: p near 1)."""
     trace, probes = made(tiny_model, sharp)
@@ -145,12 +180,14 @@ def test_token_effects_are_brute_force_removal(tiny_model, sharp):
 
 
 def test_the_probability_of_a_removed_row_really_comes_near_1(tiny_llama):
-    """Guards the test above: with sharp queries some prompt row has p > 0.999."""
+    """Guards the tests above: with sharp queries some prompt row has p > 0.999, and at 60 leads by e^90."""
     trace, probes = made(tiny_llama, 12.0)
     q, k = probes.queries[0].double(), trace.keys[0].repeat_interleave(tiny_llama.group, 0).double()
     tail = probes.tail[0][0].repeat_interleave(tiny_llama.group, 0).double()
     logits = torch.cat([q @ k.transpose(1, 2), q @ tail.transpose(1, 2)], -1) * tiny_llama.layer(0).scaling
     assert logits.softmax(-1)[..., :N].max() > 0.999
+    best = 5 * logits[..., :N].topk(2).values
+    assert (best[..., 0] - best[..., 1]).max() > 90
 
 
 # -- distributions ------------------------------------------------------------------------------------

@@ -1,5 +1,7 @@
 """Eviction while decoding: exact counts, true positions, and the plain model with the same rows hidden."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from reference import masked_logits, masked_model, prompt_of
@@ -149,6 +151,57 @@ def test_a_run_records_its_cuts(tiny_llama, suffix):
     late = compare(tiny_llama, prompt, ["tova"], [B], 16, measures=("kl",), evict_every=100)
     plain = compare(tiny_llama, prompt, ["tova"], [B], 16, measures=("kl",))
     assert late.variants[0].token_ids == plain.variants[0].token_ids
+
+
+def test_an_answer_that_is_complete_is_cut_no_more(tiny_llama):
+    """It is fed filler while the others write: nothing is dropped for it, and what it holds stays."""
+    trace, wave, rolling = start(tiny_llama, "tova")
+    tokens = tokens_of(tiny_llama)
+    for token in tokens[:7]:
+        wave.feed(token.expand(2, 1))
+    before = [p[:, :B].clone() for p in held(wave, rolling, tiny_llama.n_layers)]
+    wave.writing = [True, False]
+    for token in tokens[7:]:
+        wave.feed(token.expand(2, 1))
+    assert [r["step"] for r in rolling.records[1]] == [5]
+    for a, b in zip(before, held(wave, rolling, tiny_llama.n_layers)):
+        assert torch.equal(a, b[:, :B])
+
+
+def test_a_run_cuts_no_answer_after_its_end(tiny_llama):
+    """Stopped answers hold what they held: no cut lies at or after an answer's last token."""
+    prompt = prompt_of(tiny_llama, N)
+    free = compare(tiny_llama, prompt, ["tova", "knorm"], [B], 16, measures=(), evict_every=2)
+    ends = [free.variants[0].token_ids[2]]
+    model = replace(tiny_llama, stop_ids=frozenset(ends))
+    c = compare(model, prompt, ["tova", "knorm"], [B], 16, measures=(), evict_every=2)
+    lengths = [len(v.token_ids) for v in c.variants]
+    assert c.variants[0].finished == "stop token" and max(lengths) > lengths[0]
+    for v in c.variants:
+        assert all(0 < cut["step"] < len(v.token_ids) for cut in v.evictions)
+
+
+def test_cuts_while_a_question_is_read_have_their_own_phase(tiny_llama):
+    """A question of 9 tokens, a cut every 5: one within it, the next after one token of the answer."""
+    c = compare(tiny_llama, prompt_of(tiny_llama, N, 9), ["tova"], [B], 8, measures=(), evict_every=EVERY)
+    found = [(cut["phase"], cut["step"]) for cut in c.variants[0].evictions]
+    assert found[:2] == [("question", 5), ("answer", 1)]
+    aware = compare(tiny_llama, prompt_of(tiny_llama, N), ["tova"], [B], 8, measures=(), evict_every=EVERY)
+    assert [(cut["phase"], cut["step"]) for cut in aware.variants[0].evictions] == [("answer", 5)]
+
+
+@pytest.mark.parametrize("suffix", [0, 9], ids=["aware", "agnostic"])
+def test_output_errors_are_those_of_what_is_held_at_each_token(tiny_llama, suffix):
+    """Beside the errors of the same run without cuts, and of cuts so late that none comes."""
+    prompt = prompt_of(tiny_llama, N, suffix)
+    plain, late, cut = (
+        compare(tiny_llama, prompt, ["tova"], [B], 16, measures=("output_error",), evict_every=every)
+        for every in (None, 100, 2)
+    )
+    a, b, c = (run.variants[0].output_error for run in (plain, late, cut))
+    assert torch.equal(torch.tensor(a), torch.tensor(b))
+    assert abs(c - a).max() > 0.01
+    assert plain.settings["probe"] != cut.settings["probe"]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from kvviz.figures import effect
 from kvviz.figures.effect import effect_map_figure, effect_table, error_codes
 from kvviz.figures.effect_layers import effect_layers_figure, effect_layers_table
 from kvviz.figures.effect_scatter import effect_scatter_figure
+from kvviz.results.points import PROBE_CUT
 from kvviz.results.words import relative_error
 
 
@@ -140,11 +141,19 @@ def test_heads_are_counted_where_something_was_evicted():
     assert f"head's output {relative_error(median)}," in effect_map_figure(table).layout.meta["summary"]
 
 
-def test_errors_are_those_before_any_cut_while_writing():
+def test_errors_say_whether_cuts_while_writing_count_in_them():
+    """They do where an answer was written, and in older runs not even there."""
     plain, cut = synthetic_comparison(), synthetic_comparison(evict_every=1)
     assert effect_table(plain, "snapkv", None, 0.1).queries == "at the full cache's 4 answer tokens"
     said = effect_table(cut, "snapkv", None, 0.1).queries
-    assert said == "at the full cache's 4 answer tokens, before anything was evicted while writing"
+    before = "at the full cache's 4 answer tokens, before anything was evicted while writing"
+    assert said == before
+    cut.settings["probe"] = PROBE_CUT
+    said = effect_table(cut, "snapkv", "dropkv", 0.1).queries
+    assert said == "at the full cache's 4 answer tokens, with what each cache held then"
+    assert effect_layers_table(cut, "snapkv", None, 0.1).queries == said
+    at_stop = next(p.budget for p in cut.at_stops if cut.variant(p.method, p.budget) is None)
+    assert effect_table(cut, "snapkv", "dropkv", at_stop).queries == before
 
 
 def test_layer_lines_only_where_decoded(run):

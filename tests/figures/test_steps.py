@@ -1,5 +1,7 @@
 """What was dropped while the answer was written, where it came from, and what is said where nothing was."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from synthetic import synthetic_comparison
@@ -39,7 +41,8 @@ def test_colour_is_the_share_that_came_from_the_document():
     said = figure.layout.meta["summary"]
     assert said.endswith("16 entries in 2 cuts while writing; 50% of the tokens dropped lie in the document.")
     assert figure.data[1].marker.colorbar.ticktext == ("0%", "50%", "100%")
-    assert table.rows()[0] == {"layer": 0, "step": 3, "dropped": 8, "tokens": 4, "tokens of the document": 2}
+    first = {"layer": 0, "phase": "answer", "step": 3, "dropped": 8, "tokens": 4, "tokens of the document": 2}
+    assert table.rows()[0] == first
 
 
 def test_runs_that_recorded_no_tokens_show_counts():
@@ -62,10 +65,29 @@ def test_cuts_after_the_last_token_are_not_of_this_answer():
 
 
 def test_cuts_while_a_later_question_is_read_are_no_generated_steps():
-    c = run_with([record(-5, (5,), (6,)), record(-1, (7,), (8,)), record(3, (9,), (10,))])
-    figure = steps_figure(steps_table(c, "snapkv", 0.1))
+    asked = [record(4, (5,), (6,)) | {"phase": "question"}, record(8, (7,), (8,)) | {"phase": "question"}]
+    c = run_with([*asked, record(3, (9,), (10,)) | {"phase": "answer"}])
+    table = steps_table(c, "snapkv", 0.1)
+    assert table.asking.tolist() == [True, True, False]
+    assert table.moments == ["4 tokens of the question", "8 tokens of the question", "3 generated tokens"]
+    assert [row["phase"] for row in table.rows()][:3] == ["question", "question", "answer"]
+    figure = steps_figure(table)
     assert "1 cut while writing and 2 while the question was read" in figure.layout.meta["summary"]
-    assert "negative: the question was read" in figure.layout.xaxis.title.text.replace("<br>", " ")
+    assert list(figure.layout.xaxis.ticktext) == ["Q4", "Q8", "3"]
+    assert "Q: of the question" in figure.layout.xaxis.title.text.replace("<br>", " ")
+
+
+def test_older_runs_counted_a_questions_cuts_backwards():
+    c = run_with([record(-5, (5,), (6,)), record(0, (7,), (8,)), record(3, (9,), (10,))])
+    assert steps_table(c, "snapkv", 0.1).asking.tolist() == [True, True, False]
+
+
+def test_memory_at_the_end_counts_from_a_cut_within_the_question():
+    c = run_with([record(4, (5,), (6,)) | {"phase": "question"}], tokens=3)
+    ids = np.arange(c.n + 6)  # a question of 6 tokens follows the document
+    c = dataclasses.replace(c, prompt=dataclasses.replace(c.prompt, input_ids=ids))
+    v = c.variant("snapkv", 0.1)
+    assert c.bytes_at_end(v) == v.bytes + (2 + 2) * c.token_bytes, "two of the question, two of the answer"
 
 
 def test_what_is_not_known_and_what_did_not_happen_are_told_apart(run):

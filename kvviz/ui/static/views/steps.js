@@ -16,11 +16,11 @@ function counts(panel, layer, cut) {
   return Object.fromEntries(meta.channels.map((name, i) => [name, flat[at + i]]));
 }
 
-export function cutWords(step, layer, value) {
+export function cutWords(moment, layer, value) {
   const many = n => n === 1 ? 'entry' : 'entries';
   const from = value.document === undefined ? ''
     : `, ${fmt.count(value.document)} of ${fmt.count(value.tokens)} different tokens are in your text`;
-  return `cut after ${step} generated tokens, layer ${layer}: `
+  return `cut after ${moment}, layer ${layer}: `
     + `${fmt.count(value.entries)} ${many(value.entries)} dropped${from}`;
 }
 
@@ -32,8 +32,8 @@ export function buildSteps() {
       return;
     }
     const tokens = panel.reply.dropped[cut][layer], read = tokens.filter(t => t < S.meta.n);
-    const written = tokens.length - read.length, step = panel.plot.spec.layout.meta.steps[cut];
-    crossOut(read, `Crossed out: what layer ${layer} dropped after ${step} generated tokens.`);
+    const written = tokens.length - read.length, moment = panel.plot.spec.layout.meta.moments[cut];
+    crossOut(read, `Crossed out: what layer ${layer} dropped after ${moment}.`);
     put(words, tokens.length ? `Dropped by layer ${layer} then: ` : '', read.slice(0, MOST_WORDS).map(t =>
       h('button', {class: 'kv-word', title: `token ${t}`,
         onclick: () => choose({tok: [t, t + 1], layer}, 'steps')},
@@ -42,7 +42,7 @@ export function buildSteps() {
   };
   const panel = new Panel({id: 'steps', title: 'What was dropped while the answer was written', view: 'steps',
     tab: 'steps', height: 420, reads: ['run', 'a', 'budget'],
-    onHover: p => p.pointNumber?.length === 2 ? cutWords(panel.plot.spec.layout.meta.steps[p.pointNumber[1]],
+    onHover: p => p.pointNumber?.length === 2 ? cutWords(panel.plot.spec.layout.meta.moments[p.pointNumber[1]],
       p.pointNumber[0], counts(panel, ...p.pointNumber)) : '',
     onPick: p => p.pointNumber?.length === 2 && list(panel, ...p.pointNumber),
       after: () => { put(words); crossOut(null); }});
