@@ -21,6 +21,10 @@ from kvviz.models import Model
 
 _STEP_LOGITS = 64 * 2**20  # logits values held at once when several tokens are fed
 
+# Rows that some cache holds from a moment on, of one answer: (tail rows fed before, list over layers of true
+# positions [Hkv, m]); later rows are held as well.
+Cut = tuple[int, list[torch.Tensor]]
+
 
 class Wave:
     """Variants decoded together on one prompt cache.

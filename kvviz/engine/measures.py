@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from kvviz.engine.decode import Cut
 from kvviz.engine.trace import Trace
 
 
@@ -56,9 +57,6 @@ class OutputError:
     layer: np.ndarray
 
 
-# Rows that some cache holds from a moment on, of one answer: (tail rows fed before, list over layers of true
-# positions [Hkv, m]); later rows are held as well.
-Cut = tuple[int, list[torch.Tensor]]
 # Attention left of a query's, below which float32 no longer tells what remains: it is normalised anew.
 _NOTHING = 1e-30
 

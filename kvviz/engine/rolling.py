@@ -13,8 +13,7 @@ from typing import Any, ClassVar
 import torch
 
 from kvviz.engine.attention import rows_attention
-from kvviz.engine.decode import Wave
-from kvviz.engine.measures import Cut
+from kvviz.engine.decode import Cut, Wave
 from kvviz.engine.selection import Selection, select
 from kvviz.engine.trace import MAX_WINDOW, Trace, last_queries
 from kvviz.errors import InputError
@@ -94,7 +93,7 @@ class Rolling:
     lead     tokens fed before the first generated one (a question that comes later).
     records  for each variant a list of {"phase": "question" or "answer", "step": tokens of it fed, "dropped":
              counts [L][Hkv], "tokens": dropped positions a layer}.
-    cuts     for each variant what it holds from each cut on (`engine.measures.Cut`).
+    cuts     for each variant what it holds from each cut on (`engine.decode.Cut`).
     """
 
     def __init__(

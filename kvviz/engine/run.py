@@ -20,9 +20,8 @@ from kvviz.engine.answer_attention import attention_of_answer
 from kvviz.engine.ask import Ask
 from kvviz.engine.budgets import entries_of
 from kvviz.engine.cache import build_cache
-from kvviz.engine.decode import Answer, Wave, feed_same, generate
+from kvviz.engine.decode import Answer, Cut, Wave, feed_same, generate
 from kvviz.engine.measures import (
-    Cut,
     Probes,
     answer_attention,
     first_difference,
