@@ -19,7 +19,7 @@ from kvviz.engine.budgets import ALLOCATORS, entries_of
 from kvviz.engine.scoring import Scored, Wanted, protected_counts, score
 from kvviz.engine.selection import label_of, select, select_from, stage_counts
 from kvviz.engine.trace import Trace, prefill
-from kvviz.errors import InputError, NeedError
+from kvviz.errors import Cancelled, InputError, NeedError
 from kvviz.methods import get_method, parse_method
 from kvviz.methods.artefacts import Artefact, lend
 from kvviz.methods.spec import Method, Scores
@@ -580,3 +580,23 @@ def test_a_budget_that_stage_one_fills_is_said():
     options = {"window": 4, "coverage": 1.0}
     assert note in select(trace, "defensivekv", 12, **options).notes
     assert note not in select(trace, "defensivekv", 200, **{**options, "coverage": 0.2}).notes
+
+
+def test_a_stop_is_heard_between_two_methods_of_one_layer():
+    """What was scored by then stays, and is not scored again."""
+    trace, calls = made_trace(3, 60), []
+    wanted = [Wanted.at(trace, get_method(id), get_method(id).resolve(), 12) for id in ("snapkv", "knorm")]
+    scored = Scored(trace)
+
+    def stop_at_the_second():
+        calls.append(len(calls))
+        if len(calls) == 2:
+            raise Cancelled("Stopped.")
+
+    with pytest.raises(Cancelled):
+        next(scored.add(wanted, stop_at_the_second))
+    first, second = (scored._held[scored._key(want)].layers for want in wanted)
+    assert (len(first), len(second)) == (1, 0)
+    kept = first[0]
+    assert list(scored.add(wanted)) == [1, 2, 3]
+    assert first[0] is kept and len(first) == len(second) == LAYERS
