@@ -249,15 +249,18 @@ def excerpt(tokens: Iterable[str], limit: int = MAX_TOKEN) -> str:
 
 
 def entries_words(c: Comparison, method: str, k: float | int) -> str:
-    """ "205 tokens per KV head", or average and range where heads keep different numbers."""
+    """ "205 tokens per KV head", or average and range where heads keep different numbers; where layers slide,
+    beside what the full cache holds."""
     point = c.at(method, k)
     if point is None:
         return f"{count(c.share(k) * c.n)} tokens per KV head"
     counts = point.kept.counts()
     low, high = int(counts.min()), int(counts.max())
+    held = c.whole.kept.counts()
+    of = "" if held.min() == c.n else f", of {count(held.mean())} that the full cache holds"
     if low == high:
-        return f"{count(low)} {'token' if low == 1 else 'tokens'} per KV head"
-    return f"{count(counts.mean())} on average ({count(low)} to {count(high)}) tokens per KV head"
+        return f"{count(low)} {'token' if low == 1 else 'tokens'} per KV head{of}"
+    return f"{count(counts.mean())} on average ({count(low)} to {count(high)}) tokens per KV head{of}"
 
 
 def kept_bytes(c: Comparison, method: str, k: float | int) -> float | None:

@@ -157,3 +157,14 @@ def test_every_label_is_short_and_its_own():
     assert len(set(made.values())) == len(pairs)
     assert all(len(name) <= 30 for name in made.values())
     assert made["snapkv:window=16"] == "SnapKV (window=16)"
+
+
+def test_entries_of_sliding_layers_are_beside_what_the_full_cache_holds():
+    """Half of 300 tokens may be 84% of what there is, where most layers hold but the last 40."""
+    c = synthetic_comparison(budgets=(0.5,))
+    windows = tuple(41 if layer % 3 else None for layer in range(6))
+    c = dataclasses.replace(c, model=dataclasses.replace(c.model, windows=windows))
+    held = (2 * 300 + 4 * 40) / 6
+    said = text.entries_words(c, "snapkv", 0.5)
+    assert said.endswith(f" per KV head, of {text.count(held)} that the full cache holds")
+    assert text.entries_words(c, "full", 1.0).endswith(f", of {text.count(held)} that the full cache holds")
