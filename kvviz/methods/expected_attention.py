@@ -21,7 +21,7 @@ from kvviz.methods.spec import Method, Options, Scores
 from kvviz.options import NUMBER, SWITCH, WHOLE, Option
 
 if TYPE_CHECKING:
-    from kvviz.methods.layer import LayerView
+    from kvviz.methods.layer import LayerView, Rows
 
 
 def mean_rotation(layer: LayerView, n_future: int, head_dim: int) -> torch.Tensor:
@@ -61,6 +61,13 @@ def score(layer: LayerView, options: Options) -> Scores:
     return Scores(values[:, : layer.context])
 
 
+def _caution(rows: Rows, b: int, options: Options) -> str:
+    limit = rows.model.info.max_tokens
+    if rows.n + options["n_future"] <= limit or b == rows.n:
+        return ""
+    return f"Queries are expected up to position {limit:,} only: {rows.model.id} reads no further."
+
+
 N_FUTURE = Option("n_future", 512, WHOLE, "Positions ahead that queries are expected at.", 1, 4096)
 EPSILON = Option("epsilon", 0.0, NUMBER, "Added to the expected attention.", 0, 1)
 COVARIANCE = Option("covariance", True, SWITCH, "Let the spread of the queries count.")
@@ -79,4 +86,5 @@ METHOD = Method(
         "kvpress": {"allocation": "across_heads", "epsilon": 1e-2, "safeguard_of": "budget"},
     },
     cost="Hq n d^2",
+    caution=_caution,
 )

@@ -238,6 +238,10 @@ def test_no_pass_of_our_own_asks_for_angles_past_the_models_limit(n):
         assert torch.equal(torch.stack(a.mask), torch.stack(b.mask))
     moved = select(prefill(plain, prompt_of(plain, n), methods=["kvzip"]), "kvzip", 0.3)
     assert any("repeated at earlier positions" in note for note in moved.notes)
+    trace = prefill(plain, prompt_of(plain, n), methods=["expected_attention"])
+    for n_future, said in ((512, True), (4, False)):
+        notes = select(trace, "expected_attention", 0.3, n_future=n_future).notes
+        assert any("up to position 64 only" in note for note in notes) == said
 
 
 def test_methods_leave_no_stretched_angles_behind():
