@@ -84,7 +84,7 @@ class _LayerProbe:
             seen = torch.arange(n, device=query.device)
             on_prompt = on_prompt.masked_fill(seen <= position - layer.window, float("-inf"))
         top = torch.maximum(on_prompt.amax(-1), on_tail.amax(-1))
-        rest, sinks = 0.0, on_tail[..., :0]
+        rest, sinks = torch.zeros_like(top), on_tail[..., :0]
         if layer.sinks is not None:
             sinks = layer.sinks.float().view(hkv, -1, 1).expand(-1, -1, t).flatten(1)
             top = torch.maximum(top, sinks)
@@ -133,7 +133,7 @@ class _LayerProbe:
         else:
             later = self.tail_p[head, rows] * tail
             out = later @ self.tail_values[head]
-            mass = later.sum(-1) + (self.rest if isinstance(self.rest, float) else self.rest[head, rows])
+            mass = later.sum(-1) + self.rest[head, rows]
         out, mass = out + p @ values, mass + p.sum(-1)
         out = out / mass[..., None].clamp_min(_NOTHING)
         faint = (mass < _NOTHING).nonzero()[:, 0]
