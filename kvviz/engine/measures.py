@@ -84,14 +84,13 @@ class _LayerProbe:
             seen = torch.arange(n, device=query.device)
             on_prompt = on_prompt.masked_fill(seen <= position - layer.window, float("-inf"))
         top = torch.maximum(on_prompt.amax(-1), on_tail.amax(-1))
-        rest, sinks = torch.zeros_like(top), on_tail[..., :0]
+        rest, sinks = torch.zeros((), device=query.device), on_tail[..., :0]
         if layer.sinks is not None:
             sinks = layer.sinks.float().view(hkv, -1, 1).expand(-1, -1, t).flatten(1)
             top = torch.maximum(top, sinks)
             rest, sinks = (sinks - top).exp(), sinks[..., None]
         self.p = (on_prompt - top[..., None]).exp()  # [Hkv, g * T, n]
         self.tail_p = (on_tail - top[..., None]).exp()
-        self.rest = rest  # [Hkv, g * T], the learned sink logit's share
         self.tail_mass = self.tail_p.sum(-1) + rest  # [Hkv, g * T]
         self.tail_values = tail_values
         self.tail_out = self.tail_p @ tail_values  # [Hkv, g * T, d]
@@ -104,47 +103,45 @@ class _LayerProbe:
         """[Hkv, g * T, d] -> [Hq, T, d]."""
         return out.unflatten(1, (self.group, self.t)).flatten(0, 1)
 
-    def kept(
-        self, mask: torch.Tensor, cuts: Sequence[tuple[int, torch.Tensor]] = ()
-    ) -> torch.Tensor:
+    def kept(self, mask: torch.Tensor, cuts: Sequence[tuple[int, torch.Tensor]] = ()) -> torch.Tensor:
         """Output with only the kept prompt rows, [Hkv, g * T, d]. mask bool [Hkv, n].
 
         cuts  in order: queries from that tail row on see only the rows held then, at true positions
               [Hkv, m], and what came after.
         """
-        n, s = self.keys.shape[1], self.tail_values.shape[1]
-        out = torch.empty_like(self.full)
+        out, mass = self.tail_out.clone(), self.tail_mass.clone()
         for head, kept in enumerate(mask):
-            out[head] = self._seeing(head, kept.nonzero()[:, 0])
-            for fed, positions in cuts:
-                late = (self.positions >= n + fed).repeat(self.group).nonzero()[:, 0]
-                held = positions[head].to(late.device)
-                tail = torch.arange(s, device=late.device) >= fed
-                tail[held[held >= n] - n] = True
-                out[head, late] = self._seeing(head, held[held < n], late, tail)
-        return out
-
-    def _seeing(self, head: int, index, rows=slice(None), tail: torch.Tensor | None = None) -> torch.Tensor:
-        """Output of some rows with the prompt rows `index` [m] and, of the tail, those marked (None: all)."""
-        p = self.p[head, rows].index_select(1, index)
-        values = self.values[head].index_select(0, index)
-        if tail is None:
-            out, mass = self.tail_out[head, rows], self.tail_mass[head, rows]
-        else:
-            later = self.tail_p[head, rows] * tail
-            out = later @ self.tail_values[head]
-            mass = later.sum(-1) + self.rest[head, rows]
-        out, mass = out + p @ values, mass + p.sum(-1)
+            index = kept.nonzero()[:, 0]
+            p = self.p[head].index_select(1, index)
+            out[head] += p @ self.values[head].index_select(0, index)
+            mass[head] += p.sum(-1)
         out = out / mass[..., None].clamp_min(_NOTHING)
-        faint = (mass < _NOTHING).nonzero()[:, 0]
-        if len(faint):
-            prompt, later, sinks = (side[head, rows][faint] for side in self.logits)
-            if tail is not None:
-                later = later.masked_fill(~tail, float("-inf"))
-            out[faint] = self._normalised(head, prompt.index_select(1, index), values, later, sinks)
+        if mass.min() < _NOTHING:
+            for head, kept in enumerate(mask):
+                faint = (mass[head] < _NOTHING).nonzero()[:, 0]
+                out[head, faint] = self._normalised(head, faint, kept.nonzero()[:, 0])
+        for fed, positions in cuts:
+            late = (self.positions >= self.keys.shape[1] + fed).repeat(self.group).nonzero()[:, 0]
+            for head, held in enumerate(positions.to(late.device)):
+                out[head, late] = self._after(head, late, fed, held)
         return out
 
-    def _normalised(self, head: int, prompt, values, later, sinks) -> torch.Tensor:
+    def _after(self, head: int, rows: torch.Tensor, fed: int, held: torch.Tensor) -> torch.Tensor:
+        """Output of queries that see the rows at positions `held`, and of the tail what came after `fed`."""
+        n, s = self.keys.shape[1], self.tail_values.shape[1]
+        tail = torch.arange(s, device=held.device) >= fed
+        tail[held[held >= n] - n] = True
+        return self._normalised(head, rows, held[held < n], tail)
+
+    def _normalised(self, head: int, rows, index, tail=None) -> torch.Tensor:
+        """Output of some queries on the prompt rows `index` [m] and the marked ones of the tail (None: all),
+        from their logits: right however little attention that is of what they paid."""
+        prompt, later, sinks = (side[head, rows] for side in self.logits)
+        if tail is not None:
+            later = later.masked_fill(~tail, float("-inf"))
+        return self._softmax(head, prompt.index_select(1, index), self.values[head, index], later, sinks)
+
+    def _softmax(self, head: int, prompt, values, later, sinks) -> torch.Tensor:
         """Output from logits on prompt rows [R, m] with `values` [m, d], on the tail and the learned sink."""
         p = torch.cat([prompt, later, sinks], -1).softmax(-1).nan_to_num()  # NaN: a row that sees nothing
         m, s = prompt.shape[1], later.shape[1]
@@ -154,7 +151,7 @@ class _LayerProbe:
         """Output of some rows of a KV head without one prompt row each, [R, d]."""
         prompt, later, sinks = (side[head, rows] for side in self.logits)
         prompt = prompt.scatter(1, leader[:, None], float("-inf"))
-        return self._normalised(head, prompt, self.values[head], later, sinks)
+        return self._softmax(head, prompt, self.values[head], later, sinks)
 
 
 def output_errors(
@@ -252,8 +249,8 @@ def _removal(probe: _LayerProbe, head: int, o, gram) -> torch.Tensor:
     rest = others.sum(-1) + tail
     left[row, top] = rest + p[row, top]
     out = (others @ values + tail_out) / rest.clamp_min(_NOTHING)[:, None]
-    faint = (rest < _NOTHING).nonzero()[:, 0]
-    if len(faint):
+    if rest.min() < _NOTHING:
+        faint = (rest < _NOTHING).nonzero()[:, 0]
         out[faint] = probe.without(kv, faint + rows.start, top[faint])
     gap = out - values[top]
     square[row, top] = ((gap @ gram) * gap).sum(-1).clamp_min(0)
