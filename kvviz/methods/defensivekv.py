@@ -7,12 +7,12 @@
              mean attention on the context; beta = the mean attention on its last W tokens
 
 nu is normalised across KV heads at each position, not over tokens. Heads of a layer compete, with no
-floor. Of the tokens of stage 1 at most b - P a head go first, in the order of mean attention (`turn`).
-All that as in the public code,
-which means beta for the window's own attention but takes it after the window was cut away;
-`covers="all"` reads it so: the fewest tokens that, with the window, hold `coverage` of all attention. The
-code may evict window tokens that tie with stage 1, here they are kept by rule. Average pooling 5, window
-32, coverage 0.9. Cost: Hq W n d + Hq n d D.
+floor. Of the tokens of stage 1 at most b - P a head go first, in the order of mean attention (`turn`); the
+public code counts this share of the context alone, W x (share kept) tokens less. All else as there, which
+means beta for the window's own attention but takes it after the window was cut away; `covers="all"` reads it
+so: the fewest tokens that, with the window, hold `coverage` of all attention. The code may evict window
+tokens that tie with stage 1, here they are kept by rule. Average pooling 5, window 32, coverage 0.9. Cost:
+Hq W n d + Hq n d D.
 """
 
 from __future__ import annotations
@@ -82,7 +82,10 @@ COVERS = Option(
 )
 COVERAGE = Option("coverage", 0.9, NUMBER, "Share of the mean attention that stage 1 covers.", 0, 1)
 ROWS = (WINDOW, POOL.having(5), POOL_KIND, COVERAGE, COVERS)
-DIFFERS = "window tokens are kept by rule, where the public code lets them tie with stage 1"
+DIFFERS = (
+    "window tokens are kept by rule, where the public code lets them tie with stage 1, and stage 1 may fill a "
+    "head's share of the budget, where the code stops it W x (share kept) tokens short"
+)
 
 METHOD = Method(
     id="defensivekv",
