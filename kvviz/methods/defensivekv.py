@@ -83,8 +83,8 @@ COVERS = Option(
 COVERAGE = Option("coverage", 0.9, NUMBER, "Share of the mean attention that stage 1 covers.", 0, 1)
 ROWS = (WINDOW, POOL.having(5), POOL_KIND, COVERAGE, COVERS)
 DIFFERS = (
-    "window tokens are kept by rule, where the public code lets them tie with stage 1, and stage 1 may fill a "
-    "head's share of the budget, where the code stops it W x (share kept) tokens short"
+    "window tokens are kept by rule, where the public code lets them tie with stage 1, and stage 1 may fill "
+    "a head's share of the budget, where the code stops it W x (share kept) tokens short"
 )
 
 METHOD = Method(
