@@ -13,7 +13,7 @@ from kvviz.results import words as text
 from kvviz.results.comparison import Comparison, Variant
 from kvviz.results.measures import kl_of
 from kvviz.results.table import Table
-from kvviz.results.verdict import judge
+from kvviz.results.verdict import judge, thought_words
 from kvviz.types import QUESTION_AWARE
 
 VERDICTS = {"right": "contains the expected answer", "wrong": "does not contain it", "": ""}
@@ -28,6 +28,8 @@ class Card:
     grey        the verdict is moot because the full cache lacks the expected answer itself.
     decoded_at  the budget whose answer is shown, None where none was decoded.
     banner      said above an answer of another budget, else "".
+    budget_note where the bytes of the budget line go, for whoever asks.
+    thoughts    what is to be said of the model's thoughts, else "".
     """
 
     role: str
@@ -40,6 +42,8 @@ class Card:
     decoded_at: float | int | None
     banner: str = ""
     grey: bool = False
+    budget_note: str = ""
+    thoughts: str = ""
 
 
 def differing_words(answer: str, full: str) -> list[tuple[str, bool]]:
@@ -105,6 +109,8 @@ def answer_cards(
             verdict_words=_verdict_words(c.full, full_verdict),
             decoded_at=1.0,
             grey=grey,
+            budget_note=text.memory_words(c, "full", 1.0),
+            thoughts=thought_words(c.full, expected),
         )
     ]
     for side, method in (("a", a), ("b", b)):
@@ -114,6 +120,7 @@ def answer_cards(
 
 
 def _verdict_words(v: Variant, judged: str) -> str:
+    """What the sign stands for. Without one, why there is none."""
     return "cut off: the run was stopped" if v.finished == "cancelled" else VERDICTS[judged]
 
 
@@ -140,6 +147,8 @@ def _card(c: Comparison, side: str, method: str, k, expected: str | None, grey: 
         decoded_at=v.budget,
         banner=banner,
         grey=grey,
+        budget_note=text.memory_words(c, method, k),
+        thoughts=thought_words(v, expected),
     )
 
 

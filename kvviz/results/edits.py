@@ -12,7 +12,7 @@ from typing import Any
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison, Point, Variant
 from kvviz.results.measures import MEASURE, Look, kl_of
-from kvviz.results.verdict import judge, verdict
+from kvviz.results.verdict import judge
 
 
 def report(c: Comparison, before: Variant, tried: Sequence[Variant], edits: Sequence[Any]) -> dict[str, Any]:
@@ -76,10 +76,10 @@ def _outcome(c: Comparison, before: Variant, tried: Sequence[Variant], deed: str
             f"full cache's in {sum(same[1:])} of {controls}."
         )
     expected = text.quoted(c.expected)
-    if verdict(c.full.text, c.expected) == "wrong":
+    if judge(c.full, c.expected) == "wrong":
         return f"The full cache misses {expected} itself, so there is no right or wrong here."
-    right = [verdict(v.text, c.expected) == "right" for v in tried]
-    was = verdict(before.text, c.expected) == "right"
+    right = [judge(v, c.expected) == "right" for v in tried]
+    was = judge(before, c.expected) == "right"
     by_chance = sum(right[1:])
     state = "contains" if right[0] else "no longer contains" if was else "does not contain"
     said = f"After {deed}, the answer {state} {expected}; "

@@ -20,7 +20,7 @@ from kvviz.results import words as text
 from kvviz.results.comparison import Comparison, Variant
 from kvviz.results.marks import Holders, group_holders, groups
 from kvviz.results.measures import kl_of
-from kvviz.results.verdict import verdict
+from kvviz.results.verdict import answer_part, judge, verdict
 from kvviz.results.words import span_names
 from kvviz.types import QUESTION_AWARE, complete
 
@@ -111,7 +111,7 @@ def notices(c: Comparison, methods: Sequence[str], k: float | int) -> list[str]:
 
 def _known_before(c: Comparison) -> str:
     """The expected answer is right but stands nowhere in the document."""
-    if not _has_expected(c.expected) or c.marks or verdict(c.full.text, c.expected) != "right":
+    if not _has_expected(c.expected) or c.marks or judge(c.full, c.expected) != "right":
         return ""
     if _stands_in(c.prompt.document, c.expected):
         return ""
@@ -144,7 +144,7 @@ def _answers(c: Comparison, methods: list[str], k: float | int, expected: str | 
     cut = _cut_off(c, variants)
     if cut:
         return cut
-    if _has_expected(expected) and verdict(c.full.text, expected) == "wrong":
+    if _has_expected(expected) and judge(c.full, expected) == "wrong":
         return _full_misses(c, methods, variants, k, expected)
     answers = complete(variants)
     if answers is None:
@@ -158,11 +158,17 @@ def _answers(c: Comparison, methods: list[str], k: float | int, expected: str | 
 
 
 def _cut_off(c: Comparison, variants: Sequence[Variant | None]) -> str:
-    """A run that was stopped shows no finding of the answers it cut off."""
+    """Answers that were cut off, by Stop or in the middle of a thought, show no finding."""
     if c.full.finished == "cancelled":
         return (
             "This run was stopped before the full cache's answer was complete: nothing is compared with it."
         )
+    if answer_part(c.full.text) is None:
+        return "The full cache's answer was cut off while thinking: nothing is compared with it."
+    thinking = [f"{text.label(c, v.method)}'s" for v in variants if v and answer_part(v.text) is None]
+    if thinking:
+        answers = "answer was" if len(thinking) == 1 else "answers were"
+        return f"{text.span_names(thinking)} {answers} cut off while thinking: a longer answer may tell."
     cut = [f"{text.label(c, v.method)}'s" for v in variants if v is not None and v.finished == "cancelled"]
     if not cut:
         return ""
@@ -186,7 +192,7 @@ def _full_misses(
     if means is not None:
         values = [f"{text.label(c, m)} {text.kl_number(x)}" for m, x in zip(methods, means)]
         said += f" Compare the change instead: KL {', '.join(values)} nats/token."
-    lucky = [m for m, v in zip(methods, answers) if verdict(v.text, expected) == "right"]
+    lucky = [m for m, v in zip(methods, answers) if judge(v, expected) == "right"]
     if lucky:
         names = span_names([text.label(c, m) for m in lucky])
         verb = "contains" if len(lucky) == 1 else "contain"
@@ -198,7 +204,7 @@ def _against_expected(
     c: Comparison, methods: list[str], variants: list[Variant], k: float | int, expected: str
 ) -> str:
     name, quoted = text.budget_name(c, k), text.quoted(expected)
-    has = [verdict(v.text, expected) == "right" for v in variants]
+    has = [judge(v, expected) == "right" for v in variants]
     labels = [text.label(c, m) for m in methods]
     if all(has):
         smallest = [f"{label} {_smallest(c, method, expected)}" for label, method in zip(labels, methods)]
@@ -220,7 +226,7 @@ def _by_answer(c: Comparison, method: str, expected: str) -> tuple[list, list]:
     """Decoded budgets whose answer contains it, and those whose answer does not, largest first."""
     answers = [v for v in c.variants if v.method == method and v.finished != "cancelled"]
     answers.sort(key=lambda v: -c.share(v.budget))
-    has = [v.budget for v in answers if verdict(v.text, expected) == "right"]
+    has = [v.budget for v in answers if judge(v, expected) == "right"]
     return has, [v.budget for v in answers if v.budget not in has]
 
 
@@ -320,13 +326,13 @@ def _held_and_answered(
 ) -> str:
     """What stands out when the marks held are put beside the answers; "" where nothing does."""
     variants = [c.variant(method, k) for method in methods]
-    if verdict(c.full.text, expected) != "right" or _cut_off(c, variants):
+    if judge(c.full, expected) != "right" or _cut_off(c, variants):
         return ""
     said: dict[str, list[str]] = {}
     for method, h, v in zip(methods, held, variants):
         if v is None:
             continue
-        has = verdict(v.text, expected) == "right"
+        has = judge(v, expected) == "right"
         sentence = ""
         if not has and 2 * h.count >= h.total:
             sentence = "Most heads still hold it; the answer changed all the same."
@@ -354,7 +360,7 @@ def _effect(c: Comparison, methods: list[str], k: float | int, expected: str | N
     variants = complete(c.variant(method, k) for method in methods)
     if variants is None or _cut_off(c, variants):
         return ""
-    if _has_expected(expected) and verdict(c.full.text, expected) == "wrong":
+    if _has_expected(expected) and judge(c.full, expected) == "wrong":
         return ""  # the first sentence has the figures already
     means = complete(kl_of(c, v) for v in variants)
     if means is None:

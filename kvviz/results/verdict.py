@@ -133,6 +133,18 @@ def answer_part(text: str) -> str | None:
     return None if answer.lstrip().startswith("<think>") else answer
 
 
+def thought_words(v: Variant, expected: str | None) -> str:
+    """What is to be said where a model's thoughts decide: it never came to an answer, or the expected one
+    stands only in what it thought; else ""."""
+    answer = answer_part(v.text)
+    if answer is None:
+        return "cut off while thinking: there is no answer to judge"
+    if verdict(answer, expected) == "wrong" and verdict(v.text, expected) == "right":
+        what = "number" if re.search(r"\d", expected or "") else "expected answer"
+        return f"the {what} stands only in the thoughts"
+    return ""
+
+
 def judge(v: Variant | None, expected: str | None) -> str:
     """The verdict on an answer, thoughts left out; "" also for one that was cut off when the run was stopped
     or while the model was thinking, or is missing."""

@@ -285,6 +285,23 @@ def budget_triple(c: Comparison, method: str, k: float | int) -> str:
     return f"{kept} · {amount} of {full_line(c)}"
 
 
+def memory_words(c: Comparison, method: str, k: float | int) -> str:
+    """Where a cache's bytes go: its entries, and what is allocated beside them; how they were counted."""
+    if method == "full":
+        return f"{mb(c.bytes_full)} as allocated for {count(c.n)} tokens."
+    size, point = kept_bytes(c, method, k), c.at(method, k)
+    if size is None or point is None:
+        return ""
+    variant = c.variant(method, k)
+    entries = c.token_bytes * int(point.kept.counts().sum()) / (c.model.n_layers * c.model.n_kv_heads)
+    if variant is None or not variant.bytes:
+        return f"{mb(size)} by count of entries: at this budget no cache was made."
+    return (
+        f"{mb(size)} as allocated: {mb(entries)} of entries, and {mb(max(0.0, size - entries))} of blocks that "
+        "are not full and of their indices."
+    )
+
+
 def full_line(c: Comparison) -> str:
     """The memory of the full cache and when it is that: "47.2 MB after reading, +46 kB a token"."""
     kilobytes = c.token_bytes / 1e3

@@ -82,7 +82,7 @@ def _title(path: Path) -> str:
 @view("meta")
 def meta(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, Any]:
     """All that does not change with the selection."""
-    from kvviz.results.words import budget_triple
+    from kvviz.results.words import budget_triple, memory_words
 
     c = run.comparison
     steps = selection.steps(c)
@@ -97,6 +97,7 @@ def meta(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, 
         "methods": [{"id": m, "label": name, "title": c.labels[m]} for m, name in labels(c).items()],
         "steps": [c.share(step) for step in steps],
         "budget_words": {m: [budget_triple(c, m, step) for step in steps] for m in c.methods},
+        "memory_words": {m: [memory_words(c, m, step) for step in steps] for m in c.methods},
         "decoded": decoded,
         "marks": [{"name": m.name, "start": m.start, "end": m.end, "text": m.text,
                    "reason": m.reason} for m in c.marks],

@@ -11,6 +11,7 @@ from kvviz.results.answers import (
     answer_cards,
     differing_words,
 )
+from kvviz.results.finding import finding
 
 
 def test_whole_words_that_differ_are_marked():
@@ -60,6 +61,33 @@ def test_no_expected_answer_no_verdict():
 def test_verdicts_are_grey_when_the_full_cache_fails():
     cards = answer_cards(synthetic_comparison(full_text="No."), "snapkv", "dropkv", 0.1)
     assert all(card.grey for card in cards)
+
+
+def test_the_memory_of_a_cache_is_taken_apart():
+    c = synthetic_comparison()
+    v = c.variant("snapkv", 0.1)
+    entries = c.token_bytes * int(v.packed.kept.counts().sum()) / (c.model.n_layers * c.model.n_kv_heads)
+    v.bytes = int(entries) + 100_000
+    note = answer_cards(c, "snapkv", None, 0.1)[1].budget_note
+    assert note == (
+        f"{v.bytes / 1e6:.1f} MB as allocated: {entries / 1e6:.1f} MB of entries, and 0.1 MB of blocks that "
+        "are not full and of their indices."
+    )
+    assert answer_cards(c, "snapkv", None, 0.07)[1].budget_note.endswith("at this budget no cache was made.")
+
+
+def test_thoughts_are_named_where_they_decide():
+    c = synthetic_comparison()
+    c.variant("snapkv", 0.1).text = "<think>It may be 58213. Or not"
+    c.variant("dropkv", 0.1).text = "Maybe 58213. No.</think> The code is 99999."
+    _, a, b = answer_cards(c, "snapkv", "dropkv", 0.1)
+    assert (a.verdict, a.thoughts) == ("", "cut off while thinking: there is no answer to judge")
+    assert (b.verdict, b.thoughts) == ("wrong", "the number stands only in the thoughts")
+    assert finding(c, "snapkv", "dropkv", 0.1)[0].startswith("SnapKV's answer was cut off while thinking")
+    c.variant("snapkv", 0.1).text = "The code is 1947."
+    assert finding(c, "snapkv", "dropkv", 0.1)[0].startswith("At 10%, neither answer contains")
+    c.full.text = "<think>Let me see"
+    assert finding(c, "snapkv", "dropkv", 0.1)[0].startswith("The full cache's answer was cut off while")
 
 
 def test_table_of_all_answers(run):

@@ -23,9 +23,8 @@ export function start({element, props, server, trigger, plotlyUrl}) {
   const boot = {stored: [], methods: {}, ...JSON.parse(props.boot || '{}')};
   Object.assign(page, {app: element.querySelector('#kv-app'), boot, server, trigger, plotly: plotlyUrl});
   plotly().catch(() => {});  // 5 MB of script: read while the run is asked for
-  const [kept, below] = buildKept();
-  const {views, under} = buildTabs([['kept', 'Kept', kept, below], ['why', 'Why', buildWhy()],
-    ['effect', 'Effect', buildEffect()], ['sweep', 'Sweep', buildSweep()], ['try', 'Try it', buildTry()],
+  const {views, under} = buildTabs([['kept', 'Kept', ...buildKept()], ['why', 'Why', ...buildWhy()],
+    ['effect', 'Effect', ...buildEffect()], ['sweep', 'Sweep', buildSweep()], ['try', 'Try it', buildTry()],
     ['steps', 'Steps', buildSteps()]]);
   put(page.app, banner, buildTour(), statusLine, liveBox, findingBox,
     h('div', {class: 'kv-explore'}, buildBar(), ...buildAnswers(),

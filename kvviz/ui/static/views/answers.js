@@ -47,8 +47,9 @@ function card(data) {
     h('p', {class: 'kv-meta'}, data.kl_line || '\u00a0',
       data.role !== 'full' && data.kl_line ? [' ', h('button', {class: 'kv-link-button',
         onclick: () => showStrip(data.role)}, 'by token')] : null),
-    h('p', {class: 'kv-meta'}, data.budget_line),
-    (data.notes || []).map(note => h('p', {class: 'kv-meta kv-note'}, note)));
+    data.thoughts ? h('p', {class: 'kv-notice'}, `${data.thoughts[0].toUpperCase()}${data.thoughts.slice(1)}.`)
+      : null,
+    h('p', {class: 'kv-meta', title: data.budget_note}, data.budget_line));
 }
 
 function decodeButton(role) {

@@ -44,8 +44,9 @@ function slide() {
 
 // Share, entries and bytes at a stop, in the server's words: they came with the run.
 function showBudget(index) {
-  const {steps, budget_words: words} = S.meta, text = words[S.sel.a][index];
+  const {steps, budget_words: words, memory_words: memory} = S.meta, text = words[S.sel.a][index];
   put(bar.triple, text);
+  bar.triple.title = memory[S.sel.a][index];
   bar.slider.setAttribute('aria-valuetext',
     `${text}, answers ${isDecoded(S.sel.a, steps[index]) ? '' : 'not '}decoded`);
 }

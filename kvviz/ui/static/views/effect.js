@@ -29,6 +29,7 @@ function headRect() {
   return [{x0: from - 0.5, x1: to - 0.5, y0: layer - 0.5, y1: layer + 0.5}];
 }
 
+// [nodes beside the document, nodes below both].
 export function buildEffect() {
   const line = h('p', {class: 'kv-guide'});
   const after = reply => put(line,
@@ -46,5 +47,5 @@ export function buildEffect() {
     view: 'effect_layers',
     height: 300, onHover: p => `layer ${p.x}: ${fmt.error(Number(p.y) / 100)} change`,
     onPick: p => choose({layer: Math.round(p.x)}, 'effect')});
-  return [line, h('div', {class: 'kv-split'}, map('a').el, map('b').el), dots.el, layers.el];
+  return [[line, h('div', {class: 'kv-split'}, map('a').el, map('b').el), dots.el], [layers.el]];
 }

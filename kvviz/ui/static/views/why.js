@@ -38,6 +38,7 @@ function dotWords(p) {
     S.codes?.words(t)].filter(Boolean).join(' · ');
 }
 
+// [nodes beside the document, nodes below both].
 export function buildWhy() {
   const x = axisChooser('Across', 'x', ''), y = axisChooser('Up', 'y', 'effect');
   const check = (text, key, value) => h('label', {class: 'kv-check'}, h('input', {type: 'checkbox',
@@ -63,7 +64,7 @@ export function buildWhy() {
       && choose({layer: p.pointNumber[0], head: p.pointNumber[1]}, 'why')});
   document.addEventListener('kv:text', () => touch(['card']));  // its words come from the text
   addView({id: 'why-card', tab: 'why', el: whyCard, reads: [...READS, 'card'], refresh: fillCard});
-  return [h('div', {class: 'kv-tools'}, stepper()), h('div', {class: 'kv-tools'}, x, y,
-    check('Without first 4 tokens', 'sinks', false), check('Rank axes', 'ranks', true)), dots.el, line,
-      whyCard, mini.el];
+  return [[h('div', {class: 'kv-tools'}, stepper()), h('div', {class: 'kv-tools'}, x, y,
+    check('Without first 4 tokens', 'sinks', false), check('Rank axes', 'ranks', true)), dots.el, line],
+  [h('div', {class: 'kv-card-and-map'}, whyCard, mini.el)]];
 }
