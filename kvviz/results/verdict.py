@@ -138,10 +138,10 @@ def thought_words(v: Variant, expected: str | None) -> str:
     stands only in what it thought; else ""."""
     answer = answer_part(v.text)
     if answer is None:
-        return "cut off while thinking: there is no answer to judge"
+        return "Cut off while thinking: there is no answer to judge."
     if verdict(answer, expected) == "wrong" and verdict(v.text, expected) == "right":
         what = "number" if re.search(r"\d", expected or "") else "expected answer"
-        return f"the {what} stands only in the thoughts"
+        return f"The {what} stands only in the thoughts."
     return ""
 
 

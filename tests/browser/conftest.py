@@ -74,7 +74,7 @@ def served(chromium_path, serve):
 
     from kvviz.ui import runs
 
-    old, engine = runs.STORED, FakeEngine(steps=40, pause=0.05, n=300, layers=6)
+    old, engine = runs.STORED, FakeEngine(steps=12, pause=0.05, n=300, layers=6)
     with tempfile.TemporaryDirectory() as folder:
         comparison = synthetic_comparison(n=300, L=6)
         comparison.settings.update(title="A stored run", date="2026-11-30")
@@ -95,26 +95,93 @@ def served(chromium_path, serve):
     runs.STORED = old
 
 
-@pytest.fixture
-def visit(browser, served):
-    """visit(query="", **context) opens the page; errors on the page fail the test."""
-    contexts, errors = [], []
+# Opens the page at another address without loading it, once what was asked for before has come.
+OPEN_AGAIN = r"""async query => {
+  const link = document.querySelector('link[rel=modulepreload][href*="kvviz-page"]');
+  const base = link.href.replace(/(\/kvviz-page\/\w+\/).*/, '$1');
+  const [{openRun}, {readLink}, {page}] = await Promise.all(
+    ['views/opening.js', 'lib/link.js', 'lib/page.js'].map(name => import(base + name)));
+  if (!page.server.counted) {
+    const ask = page.server.ask;
+    page.server = {counted: true, open: 0, async ask(...args) {
+      this.open += 1;
+      try { return await ask(...args); } finally { this.open -= 1; }
+    }};
+  }
+  for (let quiet = 0; quiet < 3; quiet += 1) {
+    await new Promise(done => setTimeout(done, 30));
+    if (page.server.open) quiet = 0;
+  }
+  for (const one of document.querySelectorAll('[data-drawn]')) delete one.dataset.drawn;
+  const opened = '#kv-all-button[aria-expanded=true], #kv-fold:checked';
+  for (const one of document.querySelectorAll(opened)) one.click();
+  for (const field of document.querySelectorAll('#kv-app input[type=search]')) field.value = '';
+  history.replaceState(null, '', location.pathname + query);
+  document.activeElement?.blur();
+  scrollTo(0, 0);
+  delete page.app.dataset.ready;
+  const {run, sel, tab} = readLink();
+  await openRun(run || page.boot.stored[0].id, sel, tab || 'kept');
+}"""
 
-    def open_page(query="", url=None, **options):
-        context = browser.new_context(
+
+class Visits:
+    """Pages of one browser. Loading one takes seconds, so tests that need no page of their own share one."""
+
+    def __init__(self, browser, url):
+        self.browser, self.url, self.errors, self.own = browser, url, [], []
+        self.shared = None
+
+    def fresh(self, query="", url=None, **options):
+        """A page in a context of its own, closed after the test."""
+        context = self.browser.new_context(
             **{"viewport": {"width": 1440, "height": 900}, "reduced_motion": "reduce", **options}
         )
-        contexts.append(context)
+        self.own.append(context)
         page = context.new_page()
         page.set_default_timeout(PATIENCE)
-        page.on("pageerror", lambda e: errors.append(str(e)))
-        page.on("console", lambda m: errors.append(m.text) if m.type == "error" else None)
-        page.goto((url or served[0]) + query)
+        page.on("pageerror", lambda e: self.errors.append(str(e)))
+        page.on("console", lambda m: self.errors.append(m.text) if m.type == "error" else None)
+        page.goto((url or self.url) + query)
         page.wait_for_selector("#kv-app[data-ready]")
         return page
 
-    yield open_page
-    for context in contexts:
-        context.close()
-    errors = [e for e in errors if OFFLINE not in e]
-    assert not errors, errors
+    def again(self, query=""):
+        """The shared page, opened anew at an address without loading it."""
+        if self.shared is None:
+            self.shared = self.fresh(query)
+            self.own.pop()  # it stays
+            return self.shared
+        self.shared.evaluate(OPEN_AGAIN, query)
+        self.shared.wait_for_selector("#kv-app[data-ready]")
+        return self.shared
+
+    def done(self):
+        """Close what was opened for one test; errors on a page fail it."""
+        for context in self.own:
+            context.close()
+        self.own, errors = [], [e for e in self.errors if OFFLINE not in e]
+        self.errors.clear()
+        if errors and self.shared is not None:
+            self.shared.context.close()
+            self.shared = None
+        assert not errors, errors
+
+
+@pytest.fixture(scope="session")
+def visits(browser, served):
+    return Visits(browser, served[0])
+
+
+@pytest.fixture
+def visit(visits):
+    """visit(query="") opens the shared page at an address."""
+    yield visits.again
+    visits.done()
+
+
+@pytest.fixture
+def visit_fresh(visits):
+    """visit_fresh(query="", **context) loads a page of a visitor of its own."""
+    yield visits.fresh
+    visits.done()

@@ -42,8 +42,8 @@ def fill_form(page, document="A short text.", question="What?"):
     page.locator("#kv-question-field textarea, #kv-question-field input").first.fill(question)
 
 
-def test_first_screen(visit):
-    page = visit()
+def test_first_screen(visit_fresh):
+    page = visit_fresh()
     expect(page.locator("#kv-source")).to_contain_text("Stored example")
     expect(page.locator("#kv-finding")).to_contain_text("58213")
     expect(page.locator(".kv-card")).to_have_count(3)
@@ -163,8 +163,8 @@ def test_exports(visit):
             assert f"{share} kept</title>" in report and f"A: DropKV, {share}" in report
 
 
-def test_run_to_answers(visit):
-    page = visit()
+def test_run_to_answers(visit_fresh):
+    page = visit_fresh()
     fill_form(page)
     page.locator("#kv-run-button").click()
     expect(page.locator("#kv-live .kv-live-card").first).to_be_visible()
@@ -176,9 +176,9 @@ def test_run_to_answers(visit):
     expect(page.locator("#kv-source")).to_contain_text("Your run")
 
 
-def test_stop(visit, served):
-    page = visit()
-    fill_form(page)
+def test_stop(visit_fresh, served):
+    page = visit_fresh()
+    fill_form(page, question="slow?")
     ended = len(served[1].ended)
     page.locator("#kv-run-button").click()
     expect(page.locator("#kv-live .kv-live-card").first).to_be_visible()
@@ -187,8 +187,8 @@ def test_stop(visit, served):
     assert served[1].ended[ended:] == [True]
 
 
-def test_errors_keep_fields_and_result(visit):
-    page = visit()
+def test_errors_keep_fields_and_result(visit_fresh):
+    page = visit_fresh()
     fill_form(page, document="")
     page.locator("#kv-run-button").click()
     expect(page.locator("#kv-run")).to_contain_text("Paste or upload a document first.")
@@ -230,8 +230,8 @@ def test_hostile_text_stays_text(visit, served, tmp_path):
     assert page.locator("#kv-page-block img, #kv-page-block script, #kv-page-block s").count() == 0
 
 
-def test_dark_mode_follows(visit):
-    page = visit("?__theme=dark")
+def test_dark_mode_follows(visit_fresh):
+    page = visit_fresh("?__theme=dark")
     drawn(page, "kv-kept-a")
     dark = page.evaluate("getComputedStyle(document.getElementById('kv-app')).color")
     assert dark == "rgb(232, 238, 244)"
@@ -241,8 +241,8 @@ def test_dark_mode_follows(visit):
     page.wait_for_function(f"{fill} === '#E6E9ED'")
 
 
-def test_widths_without_sideways_scroll(visit):
-    page = visit()
+def test_widths_without_sideways_scroll(visit_fresh):
+    page = visit_fresh()
     drawn(page, "kv-kept-a")
     for width in (390, 1024, 2560):
         page.set_viewport_size({"width": width, "height": 900})
@@ -253,9 +253,9 @@ def test_widths_without_sideways_scroll(visit):
             assert fits, (width, tab)
 
 
-def test_two_visitors_do_not_meet(visit, served):
-    one, two = visit(), visit()
-    fill_form(one, document="first visitor")
+def test_two_visitors_do_not_meet(visit_fresh, served):
+    one, two = visit_fresh(), visit_fresh()
+    fill_form(one, document="first visitor", question="slow?")
     one.locator("#kv-run-button").click()
     expect(one.locator("#kv-live .kv-live-card").first).to_be_visible()
     two.locator("#kv-b").select_option("")  # the second visitor's views answer during the run
@@ -265,14 +265,14 @@ def test_two_visitors_do_not_meet(visit, served):
     expect(two.locator("#kv-source")).to_contain_text("Stored example")
 
 
-def test_a_link_to_a_lost_run_says_so(visit):
-    page = visit("?r=gone-run-id")
+def test_a_link_to_a_lost_run_says_so(visit_fresh):
+    page = visit_fresh("?r=gone-run-id")
     expect(page.locator(".kv-status")).to_contain_text("no longer kept here")
     expect(page.locator("#kv-source")).to_contain_text("Stored example")
 
 
-def test_the_tour_walks_and_stays_away(visit):
-    page = visit()
+def test_the_tour_walks_and_stays_away(visit_fresh):
+    page = visit_fresh()
     tour = page.locator("#kv-tour")
     expect(tour).to_contain_text("Tour 1 of")
     page.get_by_role("button", name="Show me why").click()

@@ -8,8 +8,8 @@ from test_page import drawn, fill_form, selection
 
 
 @pytest.mark.xfail(strict=False, reason="an estimate in flight when the network goes may be told late")
-def test_a_lost_connection_is_announced_and_nothing_is_lost(visit, served):
-    page = visit()
+def test_a_lost_connection_is_announced_and_nothing_is_lost(visit_fresh, served):
+    page = visit_fresh()
     drawn(page, "kv-kept-a")
     fill_form(page, document="typed by hand", question="Which?")
     page.get_by_label("AdaKV").check()
@@ -39,8 +39,8 @@ def test_a_lost_connection_is_announced_and_nothing_is_lost(visit, served):
     expect(page.get_by_label("AdaKV")).to_be_checked()
 
 
-def test_an_address_that_does_not_fit_falls_back_and_says_so(visit):
-    page = visit("?l=99&h=9&k=0.123&a=unknown&b=nope&v=__proto__&m=5-6,5-6,5-6&t=1-99999")
+def test_an_address_that_does_not_fit_falls_back_and_says_so(visit_fresh):
+    page = visit_fresh("?l=99&h=9&k=0.123&a=unknown&b=nope&v=__proto__&m=5-6,5-6,5-6&t=1-99999")
     drawn(page, "kv-kept-a")
     told = page.locator(".kv-status")
     said = ("no method “unknown”", "no method “nope”", "no layer 99", "no KV head 9", "12.3% kept", "outside")
@@ -50,7 +50,7 @@ def test_an_address_that_does_not_fit_falls_back_and_says_so(visit):
     assert (got["a"], got["b"]) == ("streaming_llm", "snapkv")  # the run's own opening
     assert (got["layer"], got["head"], got["tok"]) == (None, None, None) and got["marks"] == [[5, 6]]
     expect(page.locator("#kv-tab-kept")).to_have_attribute("aria-selected", "true")
-    page = visit("?a=dropkv&b=dropkv&k=0.5")
+    page = visit_fresh("?a=dropkv&b=dropkv&k=0.5")
     expect(page.locator(".kv-status")).to_contain_text("A and B are the same method")
     expect(page.locator(".kv-card")).to_have_count(3)
     assert selection(page)["b"] not in ("dropkv", None)

@@ -39,9 +39,9 @@ def _answering(url, server, log):
     raise AssertionError(log.read_text()[-3000:])
 
 
-def test_the_first_screen_of_an_installed_page(address, visit):
+def test_the_first_screen_of_an_installed_page(address, visit_fresh):
     from playwright.sync_api import expect
 
-    page = visit(url=address)
+    page = visit_fresh(url=address)
     expect(page.locator("#kv-finding")).to_contain_text("58213")
     page.wait_for_selector("#kv-kept-a .kv-plot-box[data-drawn]", state="attached")

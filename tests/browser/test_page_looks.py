@@ -19,8 +19,8 @@ PANELS = {"kept": "kv-heads-a", "why": "kv-why", "effect": "kv-effect-dots", "sw
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_every_text_has_contrast(visit, theme):
-    page = visit(f"?__theme={theme}&r=stored-b-cutting-run")
+def test_every_text_has_contrast(visit_fresh, theme):
+    page = visit_fresh(f"?__theme={theme}&r=stored-b-cutting-run")
     drawn(page, "kv-kept-a")
     page.locator("#kv-setup button.label-wrap").first.click()
     for name in ("What the methods do", "Model and settings", "Advanced"):
@@ -48,12 +48,12 @@ GEOMETRY = """() => { const gd = document.querySelector('#kv-kept-a .kv-plot'), 
     step: f.xaxis.d2p(cells.size) - f.xaxis.d2p(0)}; }"""
 
 
-def test_every_kept_cell_of_a_map_is_on_the_screen(visit):
+def test_every_kept_cell_of_a_map_is_on_the_screen(visit_fresh):
     from PIL import Image
 
     import kvviz
 
-    page = visit("?r=stored-c-lighthouse-ledger&a=keydiff&b=dropkv&k=0.05", bypass_csp=True)
+    page = visit_fresh("?r=stored-c-lighthouse-ledger&a=keydiff&b=dropkv&k=0.05", bypass_csp=True)
     drawn(page, "kv-kept-a")
     page.evaluate("getSelection().removeAllRanges()")
     page.locator("#kv-clear").click()  # no frame over the map

@@ -10,7 +10,7 @@ from playwright.sync_api import expect
 
 
 @pytest.mark.slow
-def test_an_example_runs_through_to_answers_and_plots(visit, serve, monkeypatch):
+def test_an_example_runs_through_to_answers_and_plots(visit_fresh, serve, monkeypatch):
     from kvviz.ui import runs
     from kvviz.ui.engine import Engine
 
@@ -18,7 +18,7 @@ def test_an_example_runs_through_to_answers_and_plots(visit, serve, monkeypatch)
     with tempfile.TemporaryDirectory() as folder:
         url, close = serve(Engine(), Path(folder))
         try:
-            page = visit(url=url)
+            page = visit_fresh(url=url)
             expect(page.locator("#kv-finding")).to_contain_text("Nothing to show yet")
             page.locator(".kv-example").first.click()
             document = page.locator("#kv-document-field textarea")

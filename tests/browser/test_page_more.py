@@ -25,8 +25,8 @@ def test_marks_by_hand_are_followed_and_linked(visit):
     expect(label).to_be_attached()
 
 
-def test_pinning_and_decoding_again(visit):
-    page = visit()
+def test_pinning_and_decoding_again(visit_fresh):
+    page = visit_fresh()
     drawn(page, "kv-kept-a")
     page.locator("#kv-a").select_option("snapkv")
     page.locator("#kv-tab-try").click()
@@ -57,9 +57,9 @@ def test_one_more_method_and_one_more_budget(visit):
     expect(page.locator(".kv-card-a .kv-notice")).to_have_count(0)
 
 
-def test_whoever_waits_sees_the_line(visit):
-    one, two = visit(), visit()
-    fill_form(one)
+def test_whoever_waits_sees_the_line(visit_fresh):
+    one, two = visit_fresh(), visit_fresh()
+    fill_form(one, question="slow?")
     fill_form(two)
     one.locator("#kv-run-button").click()
     expect(one.locator("#kv-live .kv-live-card").first).to_be_visible()
@@ -68,9 +68,9 @@ def test_whoever_waits_sees_the_line(visit):
     expect(two.locator("#kv-source")).to_contain_text("Your run")
 
 
-def test_advanced_settings_reach_the_run(visit, served):
-    page = visit()
-    fill_form(page)
+def test_advanced_settings_reach_the_run(visit_fresh, served):
+    page = visit_fresh()
+    fill_form(page, question="slow?")
     page.get_by_role("button", name="Advanced").click()
     page.locator("#kv-controlled-field input").check()
     page.locator("#kv-every-field input").fill("8")
@@ -86,8 +86,8 @@ def test_advanced_settings_reach_the_run(visit, served):
     expect(page.locator("#kv-run")).to_contain_text("Stopped.")
 
 
-def test_a_method_that_is_not_calibrated_says_so(visit):
-    page = visit()
+def test_a_method_that_is_not_calibrated_says_so(visit_fresh):
+    page = visit_fresh()
     fill_form(page)
     page.get_by_role("button", name="Model and settings").click()
     field = page.locator("#kv-model-field input")
@@ -118,8 +118,8 @@ def test_agreement_is_folded_and_opens(visit):
     expect(page.locator("#kv-doc-text .kv-t").first).to_be_visible()
 
 
-def test_a_phone_shows_one_answer_at_a_time(visit):
-    page = visit(viewport={"width": 390, "height": 844}, has_touch=True)
+def test_a_phone_shows_one_answer_at_a_time(visit_fresh):
+    page = visit_fresh(viewport={"width": 390, "height": 844}, has_touch=True)
     expect(page.locator(".kv-card-a")).to_be_visible()
     expect(page.locator(".kv-card-full")).to_be_hidden()
     page.locator("#kv-chip-full").tap()

@@ -80,3 +80,39 @@ def test_lines_run_as_their_script_does_and_the_overview_stands_beside_them(visi
       const at = (top + doc.scrollTop) / doc.scrollHeight;
       return [...g.getImageData(6, Math.round(at * map.height), 1, 1).data].slice(0, 3); }""")
     assert dark == [29, 43, 58]  # the colour of the selection
+
+
+# Lines of the text whose row in the overview is not coloured as the line is: with the colour of its
+# strongest word, or plain where no word tells A and B apart.
+MISPLACED = """() => {
+  const doc = document.getElementById('kv-doc-text'), map = document.querySelector('.kv-minimap');
+  const top = doc.getBoundingClientRect().top, g = map.getContext('2d'), lines = new Map();
+  const plain = getComputedStyle(map).backgroundColor, wrong = [];
+  if (Math.abs(map.getBoundingClientRect().height - doc.clientHeight) > 1) wrong.push('height');
+  const walk = document.createTreeWalker(doc, NodeFilter.SHOW_TEXT), range = document.createRange();
+  for (let node = walk.nextNode(); node; node = walk.nextNode()) {
+    range.selectNodeContents(node);
+    const strong = node.parentElement.matches('.kv-only-a, .kv-only-b, .kv-mixed, .kv-both');
+    if (!node.data.trim()) continue;
+    for (const r of range.getClientRects()) {
+      if (r.width < 8) continue;  // a space at the end of a line
+      const middle = Math.round((r.top + r.bottom) / 2 - top + doc.scrollTop);
+      lines.set(middle, lines.get(middle) || strong);
+    }
+  }
+  for (const [middle, strong] of lines) {
+    const y = Math.round(middle * map.height / doc.scrollHeight);
+    const tone = `rgb(${[...g.getImageData(6, y, 1, 1).data].slice(0, 3).join(', ')})`;
+    if ((tone !== plain) !== Boolean(strong)) wrong.push([middle, tone, strong]);
+  }
+  return {count: lines.size, wrong};
+}"""
+
+
+def test_the_overview_shows_each_line_beside_itself(visit):
+    page = visit("?r=stored-a-stored-run")
+    drawn(page, "kv-kept-a")
+    page.locator("#kv-clear").click()  # marks and the selection are drawn over the lines
+    page.wait_for_timeout(300)
+    found = page.evaluate(MISPLACED)
+    assert found["count"] > 10 and not found["wrong"]

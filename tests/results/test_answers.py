@@ -81,8 +81,8 @@ def test_thoughts_are_named_where_they_decide():
     c.variant("snapkv", 0.1).text = "<think>It may be 58213. Or not"
     c.variant("dropkv", 0.1).text = "Maybe 58213. No.</think> The code is 99999."
     _, a, b = answer_cards(c, "snapkv", "dropkv", 0.1)
-    assert (a.verdict, a.thoughts) == ("", "cut off while thinking: there is no answer to judge")
-    assert (b.verdict, b.thoughts) == ("wrong", "the number stands only in the thoughts")
+    assert (a.verdict, a.thoughts) == ("", "Cut off while thinking: there is no answer to judge.")
+    assert (b.verdict, b.thoughts) == ("wrong", "The number stands only in the thoughts.")
     assert finding(c, "snapkv", "dropkv", 0.1)[0].startswith("SnapKV's answer was cut off while thinking")
     c.variant("snapkv", 0.1).text = "The code is 1947."
     assert finding(c, "snapkv", "dropkv", 0.1)[0].startswith("At 10%, neither answer contains")

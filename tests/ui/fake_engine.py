@@ -14,7 +14,8 @@ from kvviz.types import Event
 
 
 class FakeEngine:
-    """Streams the events of a run over `steps` steps of `pause` seconds, stops when asked."""
+    """Streams the events of a run over `steps` steps of `pause` seconds, stops when asked. A question with
+    "slow" in it takes six times as long."""
 
     def __init__(self, steps: int = 4, pause: float = 0.02, n: int = 160, layers: int = 4):
         self.steps, self.pause, self.n, self.layers = steps, pause, n, layers
@@ -66,7 +67,7 @@ class FakeEngine:
             raise RuntimeError("a fault")
         try:
             yield Event("prefill", "Reading the document, 10 of 20 tokens", 10, 20, 1.0)
-            for step in range(self.steps):
+            for step in range(self.steps * (6 if "slow" in ask.question else 1)):
                 if cancel.is_set():
                     break
                 time.sleep(self.pause)

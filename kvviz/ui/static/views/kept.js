@@ -186,7 +186,7 @@ export function buildKept() {
   const b = layerMap('kept-b', 'Which tokens each layer kept', 'kept', {side: 'b'},
     {reads: ['b'], needsB: true});
   const ab = layerMap('versus', 'A against B', 'versus', {}, {reads: ['a', 'b'], needsB: true});
-  for (const panel of [a, b]) panel.plot.barBelow = true;  // so that a column stands below the same column of A
+  for (const panel of [a, b]) panel.plot.barBelow = true;  // a column of B stands below A's
   document.addEventListener('kv:run', () => { LOOK.range = S.meta.range || null; sayRange(); });
   const heads = h('details', {class: 'kv-more', id: 'kv-one-layer', open: window.innerWidth >= 700},
     h('summary', {}, 'Layer by layer and head by head'),

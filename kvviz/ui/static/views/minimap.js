@@ -5,7 +5,7 @@ import {css} from '../lib/plotly.js';
 import {S} from '../lib/state.js';
 import {blocks, docBox} from './blocks.js';
 
-const WIDTH = 12;
+const WIDTH = 12, LINE = 26;  // px: of the strip, of a line of text about
 export const docMap = h('canvas',
   {class: 'kv-minimap', width: WIDTH, height: 400, title: 'Overview of the text',
   'aria-hidden': 'true', onclick: event => {
@@ -13,11 +13,11 @@ export const docMap = h('canvas',
     docBox.scrollTop = share * docBox.scrollHeight - docBox.clientHeight / 2;
   }});
 
-// The lines of a block: where each ends as a share of the block's characters, and its top and bottom in px
+// The lines of a block: the offset in it of the character each begins with, and its top and bottom in px
 // below the block's own top. Measured again when the width changes.
-function linesOf(b) {
+function linesOf(b, exact) {
   const width = docBox.clientWidth;
-  if (b.lines?.width === width) return b.lines;
+  if (b.lines?.width === width && (b.lines.exact || !exact)) return b.lines;
   const range = document.createRange(), rows = new Map();
   range.selectNodeContents(b.el);
   for (const r of range.getClientRects()) {
@@ -27,12 +27,49 @@ function linesOf(b) {
       {...row, left: Math.min(row.left, r.left), right: Math.max(row.right, r.right)});
   }
   const all = [...rows.values()].sort((p, q) => p.top - q.top), start = all[0]?.top || 0;
-  const total = all.reduce((sum, r) => sum + r.right - r.left, 0) || 1;
-  let at = 0;
-  b.lines = all.map(r => ({end: at += (r.right - r.left) / total, top: r.top - start,
-    bottom: r.bottom - start}));
-  b.lines.width = width;
+  const from = exact ? lineStarts(b, all) : lineShares(b, all);
+  b.lines = all.map((r, i) => ({from: from[i], top: r.top - start, bottom: r.bottom - start}));
+  Object.assign(b.lines, {width, exact});
   return b.lines;
+}
+
+// About where lines begin, by their widths: good enough where several lines share one row of the strip.
+function lineShares(b, rows) {
+  const total = rows.reduce((sum, r) => sum + r.right - r.left, 0) || 1;
+  let at = 0;
+  return rows.map(r => {
+    const from = at;
+    at += (b.to - b.from) * (r.right - r.left) / total;
+    return from;
+  });
+}
+
+// Where lines begin, found by halving: the places of characters go down the block in their order.
+function lineStarts(b, rows) {
+  const nodes = [], walk = document.createTreeWalker(b.el, NodeFilter.SHOW_TEXT);
+  const range = document.createRange();
+  for (let node = walk.nextNode(), at = 0; node; at += node.length, node = walk.nextNode()) {
+    nodes.push({node, at, end: at + node.length});
+  }
+  const middle = k => {  // of the character, or of the next one that has a place
+    for (let i = k; i < Math.min(k + 4, b.to - b.from); i += 1) {
+      const part = nodes.find(one => i < one.end);
+      if (!part) return Infinity;
+      range.setStart(part.node, i - part.at);
+      range.setEnd(part.node, i - part.at + 1);
+      const box = [...range.getClientRects()].pop();
+      if (box) return (box.top + box.bottom) / 2;
+    }
+    return Infinity;
+  };
+  return rows.map((row, i) => {
+    let [low, high] = [0, b.to - b.from];
+    while (i && low < high) {
+      const half = (low + high) >> 1;
+      if (middle(half) > row.top) high = half; else low = half + 1;
+    }
+    return low;
+  });
 }
 
 export function drawMinimap() {
@@ -45,9 +82,9 @@ export function drawMinimap() {
     for (let y = Math.floor(top * scale); y < Math.min(box,
       Math.max(bottom * scale, top * scale + 1)); y += 1) fn(y);
   };
-  const spot = (b, i) => {  // top and bottom of the line a token lies in
-    const at = (d.starts[i] - b.from) / Math.max(1, b.to - b.from), lines = linesOf(b), top = b.el.offsetTop;
-    const line = lines.find(one => at < one.end) || lines[lines.length - 1];
+  const spot = (b, i) => {  // top and bottom of the line a token ends in; it may begin with the space before
+    const at = d.ends[i] - 1 - b.from, lines = linesOf(b, LINE * scale >= 1), top = b.el.offsetTop;
+    const line = lines.findLast(one => one.from <= at);
     return line ? [top + line.top, top + line.bottom] : [top, top + b.el.offsetHeight];
   };
   for (const b of blocks) {
