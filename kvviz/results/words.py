@@ -293,13 +293,12 @@ def memory_words(c: Comparison, method: str, k: float | int) -> str:
     if size is None or point is None:
         return ""
     variant = c.variant(method, k)
-    entries = c.token_bytes * int(point.kept.counts().sum()) / (c.model.n_layers * c.model.n_kv_heads)
+    entries = c.bytes_full * float(point.kept.counts().sum()) / float(c.whole.kept.counts().sum())
     if variant is None or not variant.bytes:
         return f"{mb(size)} by count of entries: at this budget no cache was made."
-    return (
-        f"{mb(size)} as allocated: {mb(entries)} of entries, and {mb(max(0.0, size - entries))} of blocks that "
-        "are not full and of their indices."
-    )
+    rest = mb(max(0.0, size - entries))
+    said = f"{mb(size)} as allocated: {mb(entries)} of entries, and {rest} of blocks that are not full"
+    return f"{said} and of their indices."
 
 
 def full_line(c: Comparison) -> str:
