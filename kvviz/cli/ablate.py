@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     settings_of(ask.methods, windows, pools)
     show = Progress(quiet=args.quiet)
     model = load_model(args.model, dtype=args.dtype, device=args.device, progress=show.message)
-    prompt = build_prompt(model, document, args.question, protocol=args.protocol)
+    prompt = build_prompt(model, document, args.question, protocol=args.protocol, limits=settings())
     with interruptible() as cancel:
         found = ablate(
             model, prompt, ask.methods, ask.budgets, windows, pools, args.expected, args.max_new_tokens,

@@ -53,3 +53,11 @@ def test_bad_input_is_one_sentence(document, capsys, arguments, sentence):
     assert cli.main(["causes", "--document", str(document), "--question", "?", *arguments]) == 2
     printed = capsys.readouterr().err
     assert sentence in printed and "Traceback" not in printed
+
+
+def test_ablate_reads_no_more_than_this_installation_allows(document, monkeypatch, capsys):
+    monkeypatch.setenv("KVVIZ_MAX_TOKENS", "16")
+    code = cli.main(["ablate", "--document", str(document), "--question", "What is the code?", "--methods",
+                     "snapkv", "--max-new-tokens", "1", "--quiet"])  # fmt: skip
+    assert code != 0
+    assert "this installation" in capsys.readouterr().err
