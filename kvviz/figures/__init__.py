@@ -11,8 +11,16 @@ from typing import Any
 
 import plotly.graph_objects as go
 
+from kvviz.errors import InputError
 from kvviz.figures import (
+    ablation,
     all_methods,
+    cause_agreement,
+    cause_heads,
+    cause_held,
+    cause_passages,
+    cause_rescue,
+    cause_scatter,
     effect,
     effect_layers,
     effect_scatter,
@@ -30,6 +38,7 @@ from kvviz.figures import (
 )
 from kvviz.figures.figure import Figure, Look
 from kvviz.figures.kit import captioned
+from kvviz.results.causes import FOUND
 from kvviz.results.comparison import Comparison
 from kvviz.results.words import run_line
 
@@ -65,6 +74,12 @@ def _effect_table(c: Comparison, look: Look) -> effect.EffectTable:
 
 def _effect_lines(c: Comparison, look: Look, table: effect.EffectTable) -> dict[str, Any]:
     return {"queries": table.queries, "compared": table.compared_words}
+
+
+def _found_map(c: Comparison, look: Look) -> kept.KeptTable:
+    if c.would_do is None:
+        raise InputError("No smallest cache that gives the answer was searched in this run.")
+    return kept.kept_table(c, FOUND, c.would_do.budget, *look.span, look.rule)
 
 
 _EFFECT = ("run", "budget", "a", "b")
@@ -122,6 +137,42 @@ FIGURES = (
         draw=lambda table, look: why_minimap.why_minimap_figure(table),
     ),
     Figure(
+        "cause_heads", "cause", ("run", "budget", "a", "direction"),
+        table=lambda c, look: cause_heads.cause_heads_table(c, look.a, look.budget, look.direction),
+        draw=lambda table, look: cause_heads.cause_heads_figure(table),
+    ),
+    Figure(
+        "cause_passages", "cause", ("run", "budget", "a", "direction"),
+        table=lambda c, look: cause_passages.cause_passages_table(c, look.a, look.budget, look.direction),
+        draw=lambda table, look: cause_passages.cause_passages_figure(table),
+    ),
+    Figure(
+        "cause_rescue", "cause", ("run", "budget", "a"),
+        table=lambda c, look: cause_rescue.cause_rescue_table(c, look.a, look.budget, *look.span),
+        draw=lambda table, look: cause_rescue.cause_rescue_figure(table),
+    ),
+    Figure(
+        "cause_scatter", "cause", ("run", "budget", "a", "unit"),
+        table=lambda c, look: cause_scatter.cause_scatter_table(c, look.a, look.budget, look.unit),
+        draw=lambda table, look: cause_scatter.cause_scatter_figure(table),
+        also=lambda c, look, table: {"line": table.correlation_words},
+    ),
+    Figure(
+        "cause_agreement", "cause", ("run", "budget", "a", "b"),
+        table=lambda c, look: cause_agreement.cause_agreement_table(c, look.a, look.b, look.budget),
+        draw=lambda table, look: cause_agreement.cause_agreement_figure(table),
+    ),
+    Figure(
+        "cause_held", "cause", ("run", "budget", "a", "b"),
+        table=lambda c, look: cause_held.cause_held_table(c, look.a, look.b, look.budget),
+        draw=lambda table, look: cause_held.cause_held_figure(table),
+    ),
+    Figure(
+        "cause_map", "cause", ("run",),
+        table=_found_map,
+        draw=lambda table, look: kept.kept_figure(table),
+    ),
+    Figure(
         "effect_map", "effect", _EFFECT,
         table=_effect_table,
         draw=lambda table, look: effect.effect_map_figure(table, look.side),
@@ -146,6 +197,11 @@ FIGURES = (
         ),
         draw=lambda table, look: sweep.sweep_figure(table),
         also=lambda c, look, table: {"measures": sweep_table.measures_of(c, look.a, look.tok)},
+    ),
+    Figure(
+        "ablation", "sweep", ("run", "budget"),
+        table=lambda c, look: ablation.ablation_table(c, look.budget),
+        draw=lambda table, look: ablation.ablation_figure(table),
     ),
     Figure(
         "steps", "steps", ("run", "a", "budget"),

@@ -25,6 +25,7 @@ class Look:
     columns  most cells a row of a map: the pixels it has, so that no cell falls between two of them.
     rule     a cell that stands for several tokens shows their "mean" or the strongest ("max").
     measure  of the sweep; x, y are the axes of Why, x "" for the run's best one.
+    direction  of Cause: "put_back" or "taken_out"; unit: "head" or "passage".
     """
 
     a: str
@@ -43,6 +44,8 @@ class Look:
     y: str = "effect"
     sinks: bool = True
     ranks: bool = False
+    direction: str = "put_back"
+    unit: str = "head"
 
     @property
     def method(self) -> str:

@@ -92,6 +92,11 @@ def _shades() -> dict[str, tuple[str, str]]:
     most = ("#00545C", "#8FEDF2")
     for i in range(AMOUNT_STEPS + 1):
         shades[f"amount-{i}"] = _between(evicted, most, i / AMOUNT_STEPS)
+        shades[f"on-amount-{i}"] = _readable(shades[f"amount-{i}"])
+    # The other way of an effect that has a sign: it comes with a pattern of dashes.
+    for i in range(1, STRENGTHS + 1):
+        shades[f"against-{i}"] = _between(evicted, ("#8A4B08", "#E0A15E"), (0.4, 0.7, 1.0)[i - 1])
+        shades[f"on-against-{i}"] = _readable(shades[f"against-{i}"])
     for side in ("a", "b"):
         for i in range(1, STRENGTHS + 1):
             share = (0.45, 0.7, 1.0)[i - 1]

@@ -11,6 +11,7 @@ from kvviz.figures.kit import GAP, axis, build, legend_entry
 from kvviz.figures.palette import role
 from kvviz.figures.sweep_table import Series, SweepTable
 from kvviz.results import words as text
+from kvviz.results.causes import FOUND
 from kvviz.results.measures import MEASURE
 
 GUIDE = "Left is a smaller cache. One document: {what} show this text, not a ranking."
@@ -29,7 +30,7 @@ def sweep_figure(table: SweepTable) -> go.Figure:
     expected = table.measure == "expected"
     ordered = sorted(table.series, key=lambda s: s.role != "muted")  # A and B lie on top
     others = iter(_OTHERS * len(ordered))
-    styles = {s.method: next(others) if s.role == "muted" else _own(s) for s in ordered}
+    styles = {s.method: next(others) if s.role == "muted" and s.method != FOUND else _own(s) for s in ordered}
     traces: list[dict[str, Any]] = []
     for place, s in enumerate(ordered):
         if table.measure == "output_error" and s.role != "muted":
@@ -75,7 +76,9 @@ def sweep_figure(table: SweepTable) -> go.Figure:
 
 
 def _own(s: Series) -> tuple[str, str]:
-    """Symbol and dash of A and B."""
+    """Symbol and dash of A, of B, and of what a search found."""
+    if s.method == FOUND:
+        return "star", "solid"
     return "circle", "dot" if s.role == "b" else "solid"
 
 

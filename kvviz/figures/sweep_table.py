@@ -10,10 +10,12 @@ import numpy as np
 
 from kvviz.errors import InputError
 from kvviz.results import words as text
+from kvviz.results.causes import FOUND
 from kvviz.results.comparison import Comparison
 from kvviz.results.marks import groups
 from kvviz.results.measures import MEASURE, Look, Measure
 from kvviz.results.table import Table
+from kvviz.results.verdict import verdict
 
 
 @dataclass(frozen=True)
@@ -105,6 +107,8 @@ def sweep_table(
         if message or (measure == "overlap" and method == a):
             continue
         series.append(_series(c, row, method, b, Look(a, tok, expected)))
+    if not message and (found := _found_series(c, row, Look(a, tok, expected))) is not None:
+        series.append(found)
     words = {"a": text.label(c, a), "mark": _followed(c, tok)}
     title = f"{row.title.format(**words)} against budget, this document"
     return SweepTable(
@@ -116,12 +120,13 @@ def _merged(c: Comparison, series: list[Series]) -> list[Series]:
     """Methods other than A and B that kept the same entries at every budget join the series they equal."""
     found: list[Series] = []
     for s in sorted(series, key=lambda s: s.role == "muted"):
-        twin = next((i for i, one in enumerate(found) if s.role == "muted" and _equal(c, one, s)), None)
+        alike = s.role == "muted" and s.method != FOUND
+        twin = next((i for i, one in enumerate(found) if alike and _equal(c, one, s)), None)
         if twin is None:
             found.append(s)
         else:
             found[twin] = replace(found[twin], same=(*found[twin].same, s.label))
-    order = {method: i for i, method in enumerate(c.methods)}
+    order = {method: i for i, method in enumerate([*c.methods, FOUND])}
     return sorted(found, key=lambda s: order[s.method])
 
 
@@ -154,6 +159,23 @@ def _series(c: Comparison, row: Measure, method: str, b: str | None, look: Look)
         decoded=decoded,
         words=[row.words(value) for value in values],
     )
+
+
+def _found_series(c: Comparison, row: Measure, look: Look) -> Series | None:
+    """The cache that a search found: one point at its true size; None where it has no such value."""
+    if c.would_do is None:
+        return None
+    found, point = c.would_do, c.at(FOUND, 1.0)
+    judged = verdict(found.text, look.expected)
+    own = {"kl": found.kl, "bytes": float(found.bytes), "improved": None,
+           "expected": float(judged == "right") if judged else None}  # fmt: skip
+    value = own[row.id] if row.id in own else row.of(c, point, look)
+    if value is None:
+        return None
+    return Series(
+        method=FOUND, label=text.label(c, FOUND), role="muted", share=[point.budget], value=[value],
+        low=[None], high=[None], decoded=[True], words=[row.words(value)],
+    )  # fmt: skip
 
 
 def _distinct(shares: list[float]) -> list[float]:

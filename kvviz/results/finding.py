@@ -1,7 +1,8 @@
 """The finding in words: at most three sentences, each computed from the run.
 
-Slots in order: the answers, who holds the mark, the effect (or the places, where the run has
-them). The words say what was kept and what was answered, never that one caused the other.
+Slots in order: the answers, what had to be put back (where it is known), who holds the mark, the effect (or
+the places, where the run has them). The words say what was kept and what was answered, never that one
+caused the other; only what was put back by trial is said to return an answer.
 
 An example that repeats its question with the needle at several places stores the outcome in
 `settings["places"]`: {"what": "Code", "found": {method: {share: [found at place 1, ...]}}}.
@@ -17,13 +18,16 @@ import numpy as np
 
 from kvviz.engine.ask import Ask
 from kvviz.results import words as text
+from kvviz.results.cause_words import causes_of, rescue_sentence
 from kvviz.results.comparison import Comparison, Variant
 from kvviz.results.marks import Holders, group_holders, groups
 from kvviz.results.measures import kl_of
+from kvviz.results.same import settings_apart
 from kvviz.results.verdict import answer_part, judge, verdict
 from kvviz.results.words import span_names
 from kvviz.types import QUESTION_AWARE, complete
 
+MOST_LINES = 3
 _NUMBERS = ("no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten")
 
 
@@ -41,10 +45,17 @@ def finding(
     methods = [a] if b is None else [a, b]
     lines = [
         _answers(c, methods, k, expected),
+        _rescued(c, methods, k),
         _marks(c, methods, k, expected),
         _places(c, methods, k, places) or _effect(c, methods, k, expected),
     ]
-    return [line for line in lines if line]
+    return [line for line in lines if line][:MOST_LINES]
+
+
+def _rescued(c: Comparison, methods: list[str], k: float | int) -> str:
+    """What had to be put back, where it was searched: the strongest thing a run can say."""
+    known = [found for method in methods if (found := causes_of(c, method, k)) is not None]
+    return " ".join(filter(None, (rescue_sentence(c, found) for found in known)))
 
 
 def caution(c: Comparison, methods: Sequence[str], k: float | int) -> str:
@@ -246,38 +257,6 @@ def _again(c: Comparison, method: str, k: float | int, expected: str) -> str:
     """ " SnapKV's does at 2% again." where a smaller budget has what this one lost."""
     smaller = [b for b in _by_answer(c, method, expected)[0] if c.share(b) < c.share(k)]
     return f" {text.label(c, method)}'s does again at {_names(c, smaller)}." if smaller else ""
-
-
-_SETTINGS = ("window", "pool", "pool_kind", "group", "protect", "allocation")
-
-
-def settings_apart(c: Comparison, variants: Sequence[Variant]) -> str:
-    """Settings that two methods both have and that differ: what they show is not their formulas alone."""
-    if len(variants) != 2:
-        return ""
-    one, other = (v.options for v in variants)
-    apart = [name for name in _SETTINGS if name in one and name in other and one[name] != other[name]]
-    if not apart:
-        return ""
-    sides = [f"{text.label(c, v.method)} {_settings_words(v.options, apart)}" for v in variants]
-    return f"Settings differ too: {'; '.join(sides)}."
-
-
-def _settings_words(options: Mapping[str, Any], names: Sequence[str]) -> str:
-    """ "window 32, average over 7"."""
-    words = []
-    if "window" in names:
-        words.append(f"window {options['window']}")
-    if {"pool", "pool_kind"} & set(names):
-        pooled = {"avg": "average", "max": "maximum"}.get(str(options.get("pool_kind")))
-        words.append(f"{pooled} over {options.get('pool')}" if pooled else "no pooling")
-    if "group" in names:
-        words.append(f"{options['group']} over query heads")
-    if "protect" in names:
-        words.append(f"protects {options['protect'] if options['protect'] is not None else 'its window'}")
-    if "allocation" in names:
-        words.append(f"{options['allocation']} allocation")
-    return ", ".join(words)
 
 
 def _against_full(c: Comparison, v: Variant) -> str:

@@ -79,6 +79,15 @@ def kl(x: float | None) -> str:
     return f"{kl_number(x)} nats/token" if _finite(x) else MISSING
 
 
+def nats(x: float | None) -> str:
+    """ "7.7 nats", "-0.12 nats": two significant digits, "<0.01 nats" for what is hardly there."""
+    if not _finite(x):
+        return MISSING
+    if abs(x) < 0.01:
+        return "<0.01 nats"
+    return f"{'-' if x < 0 else ''}{kl_number(abs(x))} nats"
+
+
 def relative_error(x: float | None) -> str:
     """ "18%"; ">1,000%" above ten times the original."""
     if not _finite(x):
@@ -125,7 +134,11 @@ MOST_LABEL = 30  # characters of a method's name in a figure
 
 def label(c: Comparison, method: str) -> str:
     """What a method is called: short, unlike any other of this run's, safe inside a sentence."""
-    return labels(c).get(method, isolated(method))
+    known = labels(c).get(method)
+    if known is not None:
+        return known
+    point = c.at(method, 1.0)  # the whole cache, and one that was found by search, are no methods of the run
+    return isolated(point.label if point is not None and point.label else method)
 
 
 def labels(c: Comparison) -> dict[str, str]:

@@ -10,14 +10,16 @@ import numpy as np
 
 from kvviz import exports
 from kvviz.errors import InputError
-from kvviz.figures import FIGURES, document, figure_of
+from kvviz.figures import FIGURES, document, document_effect, figure_of
 from kvviz.figures.figure import MOST_COLUMNS, Figure, Look
 from kvviz.figures.kit import narrow
 from kvviz.figures.why_card import why_card
 from kvviz.figures.why_table import shown_head
 from kvviz.results.answers import all_answers_table, answer_cards
+from kvviz.results.causes import PUT_BACK, TAKEN_OUT
 from kvviz.results.finding import caution, finding, notices
 from kvviz.results.measures import MEASURE
+from kvviz.results.same import same_settings
 from kvviz.results.words import kl, label, shortened
 from kvviz.ui.chosen import Chosen, whole
 from kvviz.ui.runs import Run
@@ -71,7 +73,13 @@ def look_of(run: Run, chosen: Chosen, args: dict[str, Any]) -> Look:
         y=y or "effect",
         sinks=args.get("sinks") is not False,
         ranks=args.get("ranks") is True,
+        direction=_direction(args),
+        unit="passage" if args.get("unit") == "passage" else "head",
     )
+
+
+def _direction(args: dict[str, Any]) -> str:
+    return TAKEN_OUT if args.get("direction") == TAKEN_OUT else PUT_BACK
 
 
 def _figure_view(row: Figure):
@@ -100,6 +108,7 @@ def finding_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, An
         "lines": finding(c, chosen.a, chosen.b, chosen.budget),
         "caution": caution(c, methods, chosen.budget),
         "notices": notices(c, methods, chosen.budget),
+        "same": same_settings(c, chosen.a, chosen.b, chosen.budget),
     }
 
 
@@ -156,6 +165,12 @@ def document_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, A
     rows = table_of(table, args, _around(chosen))
     if rows is not None:
         return rows
+    coloured = {}
+    if args.get("by") == "effect":
+        found = document_effect.text_effects(c, chosen.a, chosen.budget, _direction(args))
+        codes = found.code[: len(table.tokens)]
+        coloured = {"by": "effect", "codes": "".join(chr(48 + int(v)) for v in codes.tolist()),
+                    "passages": found.passages, "guide": found.guide}  # fmt: skip
     by = table.colour_by
     values = table.code if by == "ab" else table.step
     glyphs = table.glyph_code if by == "ab" else table.glyph_step
@@ -176,6 +191,7 @@ def document_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, A
         "guide": document.GUIDES[by],
         "rules": document.rules(table),
         "window": table.window,
+        **coloured,
     }
 
 

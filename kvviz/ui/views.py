@@ -16,6 +16,7 @@ import numpy as np
 
 from kvviz.engine.ask import Ask
 from kvviz.errors import KvvizError
+from kvviz.results.cause_words import known_answers
 from kvviz.results.comparison import Comparison
 from kvviz.results.words import labels
 from kvviz.ui import chosen as selection
@@ -38,7 +39,7 @@ def view(name: str) -> Callable[[View], View]:
 
 def answer(store: RunStore, exports: Exports, body: Any, visitor: str = "") -> dict[str, Any]:
     """Answer one request {view, run, sel, args} of a visitor; nothing in it is trusted."""
-    from kvviz.ui import figure_views, tour_views  # noqa: F401  (they register)
+    from kvviz.ui import cause_views, figure_views, tour_views  # noqa: F401  (they register)
 
     body = body if isinstance(body, dict) else {}
     name = str(body.get("view"))
@@ -109,6 +110,10 @@ def meta(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, 
         "places": c.settings.get("places"),
         "experiment": c.settings.get("experiment"),
         "evictions": any(v.evictions for v in c.variants),
+        "causes": {m: [c.share(b) for x, b in known_answers(c) if x == m] for m in c.methods},
+        "fork": c.fork is not None,
+        "looked": c.answer_attention is not None,
+        "ablation": c.ablation is not None,
         "decoding": _decoding(c),
         "stored_note": str(c.settings.get("label") or ""),
     }  # fmt: skip

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import plotly.graph_objects as go
 import pytest
-from synthetic import synthetic_comparison
+from synthetic import synthetic_comparison, with_findings
 
 from kvviz.errors import InputError
 from kvviz.figures import FIGURES, figure_of, kept, palette, why_card
@@ -27,7 +27,11 @@ def every_figure(c, a="snapkv", b="dropkv", k=0.2):
         "sweep": [{"measure": measure} for measure in MEASURE],
         "why": [{"x": a, "ranks": True, "b": None}, {"x": "attention"}],
         "effect_scatter": [{"budget": 0.12}],
+        "cause_heads": [{"direction": "taken_out"}],
+        "cause_passages": [{"direction": "taken_out"}],
+        "cause_scatter": [{"unit": "passage"}],
     }
+    c = with_findings(c, a, k)
     for row in FIGURES:
         settings = [{}, *looks.get(row.id, [])] + [{"side": "b"}] * row.sides
         for setting in settings:
@@ -132,8 +136,11 @@ def test_a_method_alone_and_a_full_cache():
     for k in (1.0, 0.2):
         for row in FIGURES:
             look = Look("snapkv", None, k, tok=(5, 6))
-            if row.id == "versus":
-                with pytest.raises(InputError, match="second method as B"):
+            lacking = {"versus": "second method as B", "ablation": "without the grid"}.get(row.id, "")
+            if row.tab == "cause":
+                lacking = "smallest cache" if row.id in ("cause_held", "cause_map") else "was not put back"
+            if lacking:
+                with pytest.raises(InputError, match=lacking):
                     figure_of(row, c, look)
             else:
                 parsed(figure_of(row, c, look))

@@ -20,7 +20,7 @@ def _ask(store, tmp_path, view, sel=None, **args):
     return json.loads(orjson.dumps(reply))
 
 
-HAND_MADE = ["meta", "text", "finding", "cards", "all_answers", "document", "why_card", "tour"]
+HAND_MADE = ["cause", "fork", "looked", "meta", "text", "finding", "cards", "all_answers", "document", "why_card", "tour"]
 ALL = [*HAND_MADE, *(row.id for row in FIGURES if row.id != "steps")]
 
 
