@@ -8,8 +8,7 @@ from typing import Any, ClassVar
 import numpy as np
 import plotly.graph_objects as go
 
-from kvviz.errors import InputError
-from kvviz.figures.kit import axis, build
+from kvviz.figures.kit import axis, build, message_figure
 from kvviz.figures.palette import role
 from kvviz.results import cause_words as said
 from kvviz.results import words as text
@@ -20,6 +19,7 @@ GUIDE = (
     "Each dot is a method. Right: it keeps more of the passages without which the whole cache loses the "
     "answer. A line is its 95% interval; one that crosses 0 says nothing."
 )
+TOO_FEW = "Methods are held against passages of the document: at least four, taken out one by one."
 NAMES = {"recency": "newest kept", "random": "random order"}
 
 
@@ -42,18 +42,12 @@ class CauseAgreementTable(Table):
         return {"method": self.name, "rank correlation": self.rho, "low": self.low, "high": self.high}
 
 
-def cause_agreement_table(
-    c: Comparison, a: str, b: str | None, k: float | int, method: str | None = None
-) -> CauseAgreementTable:
+def cause_agreement_table(c: Comparison, a: str, b: str | None, k: float | int) -> CauseAgreementTable:
     """The methods of the run at this budget, best first; what is known of answers at other budgets is
     left out."""
-    found = said.need_causes(c, a if method is None else method, k)
+    found = said.need_causes(c, a, k)
     names = {f"{v.method}@{v.budget}": v.method for v in c.variants if c.share(v.budget) == c.share(k)}
     rows = [r for r in found.agreement if r.name in names or r.name in NAMES]
-    if not rows:
-        raise InputError(
-            "Methods are held against passages of the document: at least four, taken out one by one."
-        )
     methods = sorted((r for r in rows if r.name in names), key=lambda r: -np.nan_to_num(r.rho, nan=-2))
     rows = [*methods, *(r for r in rows if r.name in NAMES)]
     roles = {a: "a", b: "b"}
@@ -70,6 +64,9 @@ def cause_agreement_table(
 
 def cause_agreement_figure(table: CauseAgreementTable) -> go.Figure:
     """A dot with its interval each, best at the top."""
+    title = f"Does each method keep what matters? {table.budget_name} kept"
+    if not table.name:
+        return message_figure(title, GUIDE, TOO_FEW)
     rows = len(table.name)
     traces = [_interval(table, i) for i in range(rows)]
     best = f"{table.name[0]} {table.rho[0]:.2f} ({table.low[0]:.2f} to {table.high[0]:.2f})"
@@ -77,7 +74,7 @@ def cause_agreement_figure(table: CauseAgreementTable) -> go.Figure:
     line = {"color": role("muted"), "width": 1, "dash": "dot"}
     return build(
         traces,
-        title=f"Does each method keep what matters? {table.budget_name} kept",
+        title=title,
         guide=GUIDE,
         summary=f"Rank correlation over {text.count(table.passages)} passages: {best}; {rest}.",
         height=max(220, 26 * rows + 110),

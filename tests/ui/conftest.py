@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 @pytest.fixture
 def comparison():
-    from fake_engine import synthetic_comparison
+    from synthetic import synthetic_comparison, with_findings
 
-    return synthetic_comparison(n=200, L=4)
+    return with_findings(synthetic_comparison(n=200, L=4))
 
 
 @pytest.fixture

@@ -20,7 +20,8 @@ def _ask(store, tmp_path, view, sel=None, **args):
     return json.loads(orjson.dumps(reply))
 
 
-HAND_MADE = ["cause", "fork", "looked", "meta", "text", "finding", "cards", "all_answers", "document", "why_card", "tour"]
+HAND_MADE = ["meta", "text", "finding", "cards", "all_answers", "document", "why_card", "tour"]
+HAND_MADE += ["cause", "fork", "looked"]
 ALL = [*HAND_MADE, *(row.id for row in FIGURES if row.id != "steps")]
 
 
