@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv as csv_format
 import dataclasses
 import html
 import io
@@ -27,37 +26,13 @@ from kvviz.results import words as text
 from kvviz.results.answers import all_answers_table
 from kvviz.results.comparison import Comparison
 from kvviz.results.finding import caution, finding
-from kvviz.results.table import Table
+from kvviz.results.table import Table, csv_text
 from kvviz.results.words import finite_or_none
-
-_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠", "\t")
-_SKIPPED = " \u00a0\u3000\u200b\u2060\ufeff"
 
 
 def csv(table: Table) -> str:
-    """All rows of a table. Where there is text it starts with a byte-order mark, by which a spreadsheet knows
-    the encoding; line ends in text are written as "⏎", and text that a spreadsheet would run as a formula
-    gets a leading ' (the JSON holds it as it is).
-    """
-    out = io.StringIO()
-    columns = table.columns()
-    writer = csv_format.writer(out, lineterminator="\n")
-    writer.writerow(columns)
-    lists = [v.tolist() if isinstance(v, np.ndarray) else v for v in columns.values()]
-    has_text = any(isinstance(value, str) for values in lists for value in values)
-    for row in zip(*lists):
-        writer.writerow([_cell(value) for value in row])
-    return ("\ufeff" if has_text else "") + out.getvalue()
-
-
-def _cell(value: Any) -> Any:
-    value = finite_or_none(value)
-    if isinstance(value, str):
-        value = value.replace("\r\n", "⏎").replace("\n", "⏎").replace("\r", "␍")
-        # Some programs skip blanks, and what cannot be seen, before they look for a formula.
-        visible = value.lstrip(_SKIPPED)
-        return "'" + value if visible.startswith(_FORMULA) else value
-    return "" if value is None else value
+    """All rows of a table as `csv_text` writes them (the JSON holds every text as it is)."""
+    return csv_text(table.columns())
 
 
 def json(table: Table) -> str:

@@ -23,6 +23,7 @@ COMMANDS = {
     "causes": "find which of the lost entries mattered, by putting them back",
     "ablate": "formula or setting? methods x windows x poolings",
     "methods": "list the methods with their options",
+    "sweep": "many items, models, methods and budgets into one table",
     "niah": "needle grid: methods x budgets x places in a text",
     "bench": "side-by-side measurements",
     "calibrate": "measure or train what a method needs for a model",

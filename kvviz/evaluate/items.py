@@ -83,10 +83,9 @@ def checked(items: Iterable[Item], where: str) -> tuple[Item, ...]:
     return found
 
 
-def write_items(path: Path, items: Iterable[Item]) -> None:
-    """One item a line, as `read_items` reads them."""
-    lines = (json.dumps(item.to_dict(), ensure_ascii=False, sort_keys=True) for item in items)
-    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+def lines_of(items: Iterable[Item]) -> str:
+    """One item a line, as `read_items` reads them from a .jsonl file."""
+    return "".join(json.dumps(i.to_dict(), ensure_ascii=True, sort_keys=True) + "\n" for i in items)
 
 
 def _generated(name: str, tokenizer: Any) -> Iterable[Item]:
@@ -176,7 +175,7 @@ def _item(row: dict[str, Any], place: str, id: str, task: str) -> Item:
     if not isinstance(answers, list) or not all(isinstance(a, str | int | float) for a in answers):
         raise InputError(f"{place}: answers are a text or a list of texts.")
     return Item(
-        id=str(found["id"] or id),
+        id=id if found["id"] in (None, "") else str(found["id"]),
         task=str(found["task"] or task),
         document=found["document"],
         question=found["question"],

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv as csv_format
+import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -57,3 +59,32 @@ def _take(values: Sequence[Any] | np.ndarray, chosen: np.ndarray) -> list[Any]:
     if isinstance(values, np.ndarray):
         return [finite_or_none(v) for v in values[chosen].tolist()]
     return [finite_or_none(values[i]) for i in chosen]
+
+
+_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠", "\t")
+_SKIPPED = " \u00a0\u3000\u200b\u2060\ufeff"
+
+
+def csv_text(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> str:
+    """Columns as CSV. Where there is text it starts with a byte-order mark, by which a spreadsheet knows
+    the encoding; line ends in text are written as "⏎", and text that a spreadsheet would run as a formula
+    gets a leading '.
+    """
+    out = io.StringIO()
+    writer = csv_format.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    lists = [v.tolist() if isinstance(v, np.ndarray) else v for v in columns.values()]
+    has_text = any(isinstance(value, str) for values in lists for value in values)
+    for row in zip(*lists):
+        writer.writerow([_cell(value) for value in row])
+    return ("\ufeff" if has_text else "") + out.getvalue()
+
+
+def _cell(value: Any) -> Any:
+    value = finite_or_none(value)
+    if isinstance(value, str):
+        value = value.replace("\r\n", "⏎").replace("\n", "⏎").replace("\r", "␍")
+        # Some programs skip blanks, and what cannot be seen, before they look for a formula.
+        visible = value.lstrip(_SKIPPED)
+        return "'" + value if visible.startswith(_FORMULA) else value
+    return "" if value is None else value

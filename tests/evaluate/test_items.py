@@ -7,7 +7,7 @@ import json
 import pytest
 
 from kvviz.errors import InputError
-from kvviz.evaluate.items import Item, read_items, write_items
+from kvviz.evaluate.items import Item, lines_of, read_items
 from kvviz.evaluate.judging import judged
 
 
@@ -59,7 +59,7 @@ def test_written_items_are_read_back_the_same(tmp_path):
         Item("a", "t", "x\u2028y", "q?", ("1", "2"), "f1", {"depth": 0.5, "span": [1, 2]}),
         Item("b", "t", "z", "r?"),
     )
-    write_items(tmp_path / "items.jsonl", items)
+    (tmp_path / "items.jsonl").write_text(lines_of(items), encoding="utf-8")
     assert read_items(tmp_path / "items.jsonl") == items
 
 

@@ -1,0 +1,61 @@
+"""The table of a sweep: one row an item, model, method and budget, the same columns whatever was asked."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvviz.errors import InputError
+from kvviz.results.table import csv_text
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TABLE = "table.parquet"
+# Column -> Arrow type. `budget` is the number as asked (0.2 a share, 128 entries), `budget_name` tells 1
+# token from 100 %, `entries` are those kept per KV head on average. `kl` is in nats a step, `output_error`
+# the median over heads, `knew` how the item was answered without its document ("" where it was needed),
+# `reason` why there is no answer ("" where there is one).
+COLUMNS = {
+    "model": "string", "item": "string", "task": "string", "document": "string", "protocol": "string",
+    "method": "string", "label": "string", "options": "string", "budget": "double", "budget_name": "string",
+    "share": "double", "entries": "int64", "n": "int64", "tokens_kept": "double",
+    "answer": "string", "verdict": "string", "metric": "string", "score": "double", "empty": "bool",
+    "kl": "double", "max_kl": "double", "output_error": "double", "mean_output_error": "double",
+    "heads_improved": "double", "same_as_full": "bool", "f1_full": "double",
+    "bytes": "int64", "seconds": "double", "read_seconds": "double", "finished_by": "string",
+    "knew": "string", "reason": "string",
+}  # fmt: skip
+
+
+def table_files(rows: Sequence[dict[str, Any]]) -> dict[str, bytes]:
+    """{file name: content} of the table as parquet and as CSV for a spreadsheet."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in COLUMNS.items()])
+    table = pa.Table.from_pylist([{name: row.get(name) for name in COLUMNS} for row in rows], schema=schema)
+    out = io.BytesIO()
+    pq.write_table(table, out)
+    return {TABLE: out.getvalue(), "table.csv": csv_text(table.to_pydict()).encode("utf-8", "replace")}
+
+
+def read_table(where: str | Path) -> pd.DataFrame:
+    """The table of a sweep's folder (or the parquet file itself). InputError where there is none."""
+    import pandas as pd
+
+    path = Path(where)
+    path = path / TABLE if path.is_dir() else path
+    try:
+        table = pd.read_parquet(path)
+    except FileNotFoundError:
+        said = f"There is no {TABLE} in {where}: give the folder that `kvviz sweep` wrote."
+        raise InputError(said) from None
+    except (OSError, ValueError) as error:  # Arrow's errors are of these
+        raise InputError(f"{path.name} is no table of a sweep: {error}") from error
+    missing = [name for name in ("model", "item", "method", "budget") if name not in table]
+    if missing:
+        raise InputError(f"{path.name} is no table of a sweep: it has no column {missing[0]!r}.")
+    return table

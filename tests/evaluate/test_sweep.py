@@ -1,0 +1,341 @@
+"""Sweeps: cells that are kept, failures as rows, the same table whoever measured it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from tiny import make_model
+
+from kvviz.engine.ask import Ask
+from kvviz.errors import InputError
+from kvviz.evaluate import workers
+from kvviz.evaluate.cells import Study, measure
+from kvviz.evaluate.items import Item, lines_of
+from kvviz.evaluate.sweep import parse_shard, run_sweep
+from kvviz.results.study import COLUMNS, read_table
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = "The keeper of the lighthouse wrote the code in the ledger every evening. "
+
+
+def items(count: int = 2, questions: int = 1) -> list[Item]:
+    return [
+        Item(f"i{d}-{q}", "t", TEXT * (2 + d), f"What is number {q}?", ("58213",))
+        for d in range(count)
+        for q in range(questions)
+    ]
+
+
+def study(**changes) -> Study:
+    ask = {"methods": ["snapkv", "random"], "budgets": [0.5, 8], "max_new_tokens": 2}
+    own = {k: changes.pop(k) for k in list(changes) if k in ("protocol", "keep_runs")}
+    return Study(Ask(**(ask | changes)), **own)
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Models called "a" and "b" are tiny ones, made in no time; "gone" cannot be loaded."""
+    from kvviz.errors import ModelError
+
+    made = {}
+
+    def load(name, **kwargs):
+        if name == "gone":
+            raise ModelError("There is no model 'gone'.")
+        return made.setdefault(name, make_model("llama", seed=len(made)))
+
+    monkeypatch.setattr("kvviz.models.load_model", load)
+
+
+def sweep(out, models=("a",), what=None, done=None, **kwargs):
+    return run_sweep(list(models), what or items(), done or study(), out, **kwargs)
+
+
+TIMES = ["seconds", "read_seconds"]
+
+
+def test_one_row_an_item_method_and_budget_with_the_full_cache_first(tiny, tmp_path):
+    outcome = sweep(tmp_path)
+    table = read_table(tmp_path)
+    assert (outcome.cells, outcome.of, outcome.failed) == (2, 2, 0)
+    assert list(table.columns) == list(COLUMNS)
+    assert list(table.method[:5]) == ["full", "snapkv", "snapkv", "random", "random"]
+    assert list(table.budget_name[:5]) == ["100%", "50%", "8 tokens", "50%", "8 tokens"]
+    assert len(table) == 2 * 5 and not table.duplicated(["model", "item", "method", "budget_name"]).any()
+    kept = table[table.method != "full"]
+    assert (kept.kl > 0).all() and (kept.output_error > 0).all() and (kept.verdict == "wrong").all()
+    assert (kept[kept.budget_name == "8 tokens"].entries == 8).all()
+    csv = pd.read_csv(tmp_path / "table.csv")
+    assert list(csv.columns) == list(COLUMNS) and len(csv) == len(table)
+    lines = [json.loads(line) for line in (tmp_path / "predictions.jsonl").open()]
+    assert [line["answer"] for line in lines] == list(table.answer)
+
+
+def test_the_manifest_says_what_was_measured_with_what(tiny, tmp_path):
+    sweep(tmp_path, command=["kvviz", "sweep"])
+    manifest = json.loads((tmp_path / "manifest.json").read_text())
+    (about,) = manifest["measured_with"]["a"]
+    assert about["weights"] == make_model("llama", seed=0).weights_hash
+    assert {"template", "dtype", "versions", "threads"} <= set(about)
+    assert manifest["command"] == ["kvviz", "sweep"] and manifest["settings"]["ask"]["budgets"] == [0.5, 8]
+
+
+def test_what_is_there_is_not_measured_again(tiny, tmp_path, monkeypatch):
+    cancel = threading.Event()
+
+    def stop(done, total, left):
+        if done == 1:
+            cancel.set()
+
+    first = sweep(tmp_path, say=stop, cancel=cancel)
+    assert first.cells == 1
+    before = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()}
+    measured = []
+    real = workers.measure
+
+    def counting(model, name, what, done):
+        measured.extend(item.id for item in what)
+        return real(model, name, what, done)
+
+    monkeypatch.setattr(workers, "measure", counting)
+    assert sweep(tmp_path).cells == 2
+    assert measured == ["i1-0"]
+    after = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "cells").iterdir()}
+    assert {name: after[name] for name in before} == before and len(after) == 2
+    whole = read_table(tmp_path)
+    sweep(tmp_path / "at_once")
+    pd.testing.assert_frame_equal(
+        whole.drop(columns=TIMES), read_table(tmp_path / "at_once").drop(columns=TIMES)
+    )
+
+
+def test_half_a_cell_is_no_cell(tiny, tmp_path):
+    sweep(tmp_path)
+    path = sorted((tmp_path / "cells").iterdir())[0]
+    path.write_bytes(path.read_bytes()[:100])
+    assert sweep(tmp_path).cells == 2
+    assert json.loads(path.read_text())["rows"]
+
+
+def test_parts_in_one_folder_make_the_whole_table(tiny, tmp_path):
+    for number in (2, 1):
+        sweep(tmp_path / "parts", ["a", "b"], shard=(number, 2))
+    sweep(tmp_path / "whole", ["a", "b"])
+    parts, whole = read_table(tmp_path / "parts"), read_table(tmp_path / "whole")
+    pd.testing.assert_frame_equal(parts.drop(columns=TIMES), whole.drop(columns=TIMES))
+    assert list(whole.model.unique()) == ["a", "b"]
+
+
+def test_failures_are_rows_with_a_reason(tiny, tmp_path):
+    what = [*items(1), Item("long", "t", TEXT * 500, "Where?"), Item("blank", "t", TEXT, " ")]
+    done = study(methods=["snapkv:window=30", "expected_attention", "duoattention"])
+    outcome = sweep(tmp_path, ["a", "gone"], what, done)
+    table = read_table(tmp_path)
+    assert outcome.unloaded == {"gone": "There is no model 'gone'."}
+    assert table[table.model == "gone"].reason.unique().tolist() == ["There is no model 'gone'."]
+    mine = table[table.model == "a"]
+    assert len(mine) == 3 * 7  # every row is there, whether it came to an answer or not
+    assert outcome.failed == 2
+    assert mine[mine["item"] == "long"].reason.str.contains("tokens").all()
+    assert mine[mine["item"] == "blank"].reason.eq("Ask a question about the document.").all()
+    rest = mine[mine["item"] == "i0-0"].set_index("method").reason
+    assert rest["duoattention"].str.len().gt(0).all()  # what it needs was never calibrated for this model
+    assert rest[["full", "snapkv:window=30", "expected_attention"]].eq("").all()
+
+
+def test_a_crash_of_one_item_is_a_row_and_retry_measures_it_again(tiny, tmp_path, monkeypatch):
+    def broken(*args, **kwargs):
+        raise RuntimeError("no such\nkernel")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("kvviz.evaluate.cells.compare", broken)
+        assert sweep(tmp_path).failed == 2
+    assert set(read_table(tmp_path).reason) == {"RuntimeError: no such kernel"}
+    assert sweep(tmp_path).failed == 2
+    assert sweep(tmp_path, retry=True).failed == 0
+
+
+def test_questions_of_one_document_share_its_reading(tiny, tmp_path, monkeypatch):
+    import kvviz.evaluate.cells as cells
+
+    read = []
+    real = cells.prefill
+    monkeypatch.setattr(cells, "prefill", lambda *a, **k: read.append(k) or real(*a, **k))
+    done = study(protocol="question-agnostic")
+    alone = sweep(tmp_path / "alone", what=[items(1, 2)[1]], done=done)
+    read.clear()
+    sweep(tmp_path / "both", what=items(1, 2), done=done)
+    assert len([k for k in read if "needs" in k]) == 1  # the others read a question without its document
+    both, one = read_table(tmp_path / "both"), read_table(alone.out)
+    both = both[both["item"] == "i0-1"].reset_index(drop=True)
+    pd.testing.assert_frame_equal(both.drop(columns=TIMES), one.drop(columns=TIMES))
+
+
+def test_items_that_need_no_document_are_marked(tiny, monkeypatch):
+    model, item = make_model("llama"), items(1)[0]
+    monkeypatch.setattr("kvviz.evaluate.cells.closed_book", lambda *a: "It is 58213.")
+    (knew,) = measure(model, "a", [item], study())
+    assert {row["knew"] for row in knew.cell["rows"]} == {"without the document"}
+    monkeypatch.undo()
+    (needed,) = measure(model, "a", [item], study())
+    assert {row["knew"] for row in needed.cell["rows"]} == {""}
+    (unknown,) = measure(model, "a", [Item("x", "t", TEXT, "What?")], study())
+    assert {row["knew"] for row in unknown.cell["rows"]} == {None}
+
+
+def test_a_kept_run_opens_again(tiny, tmp_path):
+    import kvviz
+
+    sweep(tmp_path, what=items(1), done=study(keep_runs="all"))
+    (path,) = (tmp_path / "runs").iterdir()
+    run = kvviz.load_comparison(path)
+    table = read_table(tmp_path)
+    assert run.full.text == table.answer[0] and run.lenses
+    assert (tmp_path / "cells" / f"{path.stem}.json").is_file()
+    sweep(tmp_path / "none", what=items(1), done=study(keep_runs="failures"))
+    assert not list((tmp_path / "none" / "runs").iterdir())  # the full cache was wrong as well
+
+
+def test_an_item_may_say_how_long_its_answer_is(tiny, tmp_path):
+    what = [Item("a", "t", TEXT, "What?", meta={"max_new_tokens": 1}), Item("b", "t", TEXT, "What?")]
+    sweep(tmp_path, what=what)
+    cut = read_table(tmp_path)
+    assert (cut[cut["item"] == "a"].kl.isna()).all()  # one token: chosen before anything was evicted
+    assert (cut[(cut["item"] == "b") & (cut.method != "full")].kl > 0).all()
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "3", "a/b", "1/0", "-1/3"])
+def test_a_shard_is_one_of_its_parts(text):
+    assert parse_shard("3/16") == (3, 16)
+    with pytest.raises(InputError, match="such as 3/16"):
+        parse_shard(text)
+
+
+def test_the_layout_of_kvpress(tiny, tmp_path):
+    import yaml
+
+    from kvviz.evaluate.kvpress_layout import write_kvpress
+
+    sweep(tmp_path)
+    folders = write_kvpress(tmp_path, items())
+    names = [folder.name for folder in folders[:2]]
+    assert names == ["t__a__no_press__0.00__query_aware", "t__a__snapkv__0.50__query_aware"]
+    assert len(folders) == 5
+    table = read_table(tmp_path)
+    half = pd.read_csv(folders[1] / "predictions.csv", keep_default_na=False)
+    mine = table[(table.method == "snapkv") & (table.budget == 0.5)]
+    assert list(half.predicted_answer) == list(mine.answer)
+    assert json.loads((folders[1] / "metrics.json").read_text()) == {"t": {"contains": 0.0}}
+    config = yaml.safe_load((folders[1] / "config.yaml").read_text())
+    assert (config["press_name"], config["compression_ratio"], config["data_dir"]) == ("snapkv", 0.5, None)
+
+
+# -- real processes --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def study_files(tmp_path_factory):
+    """(folder of a tiny model, file of items, environment) for commands."""
+    folder = tmp_path_factory.mktemp("study")
+    model = make_model("llama")
+    model.hf.save_pretrained(folder / "tiny")
+    model.tokenizer.save_pretrained(folder / "tiny")
+    (folder / "items.jsonl").write_text(lines_of(items(6)))
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    return folder / "tiny", folder / "items.jsonl", env
+
+
+def command(files, out, *more):
+    model, what, _ = files
+    base = f"-m kvviz sweep --items {what} --model {model} --methods snapkv,random --budgets 0.5,8"
+    return [sys.executable, *base.split(), "--max-new-tokens", "3", "--out", str(out), *more]
+
+
+def children(process):
+    """Worker processes: those that hold a model."""
+    import psutil
+
+    return [p for p in psutil.Process(process.pid).children(recursive=True) if p.is_running()]
+
+
+def same(a, b):
+    a, b = (read_table(where).drop(columns=TIMES) for where in (a, b))
+    pd.testing.assert_frame_equal(a, b, rtol=1e-4)
+    return a
+
+
+def wait_for(what, seconds=120):
+    for _ in range(seconds * 20):
+        if found := what():
+            return found
+        time.sleep(0.05)
+    raise AssertionError("waited in vain")
+
+
+@pytest.mark.slow
+def test_one_worker_or_two_or_a_killed_run_give_the_same_table(study_files, tmp_path):
+    env = study_files[2]
+    subprocess.run(command(study_files, tmp_path / "one"), env=env, check=True)
+    subprocess.run(command(study_files, tmp_path / "two", "--workers", "2"), env=env, check=True)
+    table = same(tmp_path / "one", tmp_path / "two")
+    assert len(table) == 6 * 5 and (table.reason == "").all()
+    # killed after its first cell, with its workers left to themselves
+    cut = tmp_path / "cut"
+    with subprocess.Popen(command(study_files, cut, "--workers", "2"), env=env) as run:
+        wait_for(lambda: list(cut.glob("cells/*.json")))
+        run.kill()
+    kept = {path.name: path.stat().st_mtime_ns for path in cut.glob("cells/*.json")}
+    subprocess.run(command(study_files, cut), env=env, check=True)
+    assert {name: (cut / "cells" / name).stat().st_mtime_ns for name in kept} == kept
+    same(tmp_path / "one", cut)
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_costs_no_cell(study_files, tmp_path):
+    out, env = tmp_path / "out", study_files[2]
+    more = ["--workers", "2", "--threads", "1"]
+    with subprocess.Popen(command(study_files, out, *more), env=env) as run:
+        wait_for(lambda: list(out.glob("cells/*.json")))
+        workers = [p for p in children(run) if "spawn_main" in " ".join(p.cmdline())]
+        assert workers
+        workers[0].kill()
+        assert run.wait(300) == 0
+    table = read_table(out)
+    assert len(table) == 6 * 5 and (table.reason == "").all()
+    subprocess.run(command(study_files, tmp_path / "one"), env=env, check=True)
+    same(tmp_path / "one", out)
+
+
+@pytest.mark.slow
+def test_an_item_that_kills_its_worker_twice_is_a_failure(study_files, tmp_path, monkeypatch):
+    monkeypatch.setattr(workers, "_serve", serve_and_die)
+    what = items(3)
+    jobs = [workers.Job(str(study_files[0]), (item,)) for item in what]
+    came = list(workers.work_on_processes(jobs, study(), 2, "cpu", 1, threading.Event()))
+    reasons = {m.cell["rows"][0]["item"]: m.cell["rows"][0]["reason"] for m in came}
+    assert reasons.pop("i1-0") == "The worker process died on this item 2 times (exit code 7)."
+    assert reasons == {"i0-0": "", "i2-0": ""}
+
+
+def serve_and_die(pipe, done, device, threads):
+    """A worker that dies of one item."""
+    real = workers.Bench.work
+
+    def work(self, job):
+        if job.items[0].id == "i1-0":
+            os._exit(7)
+        return real(self, job)
+
+    workers.Bench.work = work
+    serve(pipe, done, device, threads)
+
+
+serve = workers._serve
