@@ -1,0 +1,136 @@
+"""Scores of answers: RULER's string matches, LongBench's metrics, and the app's own verdict.
+
+A score lies between 0 and 1. Where an item has several right answers the best counts, except for RULER's
+`contains_all`, whose answers are all asked for.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+import string
+from collections import Counter
+from collections.abc import Callable
+
+from kvviz.errors import InputError
+from kvviz.evaluate.items import Item
+from kvviz.results.verdict import contains_expected
+
+# LongBench's metric of each English dataset. Chinese ones need a word segmenter and are left out.
+LONGBENCH = {
+    **dict.fromkeys(("narrativeqa", "qasper", "multifieldqa_en", "hotpotqa", "2wikimqa", "musique", "triviaqa"), "f1"),
+    **dict.fromkeys(("gov_report", "qmsum", "multi_news", "samsum"), "rouge_l"),
+    "trec": "classification",
+    "passage_retrieval_en": "retrieval",
+    "passage_count": "count",
+    **dict.fromkeys(("lcc", "repobench-p"), "edit_similarity"),
+}
+# Datasets with examples in the prompt: the model writes the next example too, so the first line is the answer.
+_FIRST_LINE = ("trec", "triviaqa", "samsum")
+
+_ARTICLES = re.compile(r"\b(a|an|the)\b")
+_CONTROL = re.compile(r"[\x00-\x1f]")
+
+
+def score(answer: str, item: Item) -> float:
+    """The score of `answer` by the item's own metric, 0 to 1.
+
+    Raises InputError for an unknown metric or an item without answers.
+    """
+    if item.metric not in METRICS:
+        raise InputError(f"There is no metric {item.metric!r}; choose from: {', '.join(METRICS)}.")
+    if not item.answers:
+        raise InputError(f"Item {item.id} has no right answer to score against.")
+    if item.task.removesuffix("_e") in _FIRST_LINE:
+        answer = answer.lstrip("\n").split("\n")[0]
+    return METRICS[item.metric](answer, item)
+
+
+def _best(of_pair: Callable[[str, str], float]) -> Callable[[str, Item], float]:
+    return lambda answer, item: max(of_pair(answer.strip(), truth) for truth in item.answers)
+
+
+def _shares(answer: str, truths: tuple[str, ...]) -> float:
+    """Share of `truths` that stand in `answer`, case left out: RULER's string match."""
+    plain = _CONTROL.sub("\n", answer.strip()).strip().lower()
+    return sum(truth.lower() in plain for truth in truths) / len(truths)
+
+
+def contains_all(answer: str, item: Item) -> float:
+    """RULER's string_match_all: the share of the answers found."""
+    return _shares(answer, item.answers)
+
+
+def contains_part(answer: str, item: Item) -> float:
+    """RULER's string_match_part: 1 where any of the answers is found."""
+    return max(_shares(answer, (truth,)) for truth in item.answers)
+
+
+def f1(answer: str, truth: str) -> float:
+    """F1 over words, lower case, without punctuation and articles (as SQuAD counts them)."""
+    given, wanted = _words(answer), _words(truth)
+    same = sum((Counter(given) & Counter(wanted)).values())
+    return 2 * same / (len(given) + len(wanted)) if same else 0.0
+
+
+def _words(text: str) -> list[str]:
+    plain = "".join(c for c in text.lower() if c not in string.punctuation)
+    return _ARTICLES.sub(" ", plain).split()
+
+
+def rouge_l(answer: str, truth: str) -> float:
+    """F of the longest common subsequence of words, by the package that LongBench uses."""
+    from rouge import Rouge
+
+    if not answer.strip(" .\n\t") or not truth.strip(" .\n\t"):
+        return 0.0  # the package refuses what holds no word
+    return float(Rouge(metrics=["rouge-l"]).get_scores([answer], [truth])[0]["rouge-l"]["f"])
+
+
+def classification(answer: str, item: Item) -> float:
+    """1 / (number of class names found) where the right one is among them.
+
+    A class whose name is part of the right one's does not count against it.
+    """
+    classes = item.meta.get("all_classes")
+    if not classes:
+        raise InputError(f"Item {item.id} is scored by classes but lists none in 'all_classes'.")
+
+    def one(truth: str) -> float:
+        found = [name for name in classes if name in answer and not (name in truth and name != truth)]
+        return 1 / len(found) if truth in found else 0.0
+
+    return max(one(truth) for truth in item.answers)
+
+
+def retrieval(answer: str, truth: str) -> float:
+    """Share of the numbers in `answer` that are the paragraph's, as in "Paragraph 7"."""
+    wanted = re.search(r"\d+", truth)
+    return count(answer, wanted.group() if wanted else truth)
+
+
+def count(answer: str, truth: str) -> float:
+    """Share of the numbers in `answer` that are `truth`."""
+    numbers = re.findall(r"\d+", answer)
+    return numbers.count(truth.strip()) / len(numbers) if numbers else 0.0
+
+
+def edit_similarity(answer: str, truth: str) -> float:
+    """Similarity of the first line of code in `answer` (no fence, no comment) to `truth`, in whole percent."""
+    lines = (line for line in answer.split("\n") if line.strip())
+    code = next((line for line in lines if not any(mark in line for mark in ("`", "#", "//"))), "")
+    return round(100 * difflib.SequenceMatcher(None, code, truth).ratio()) / 100
+
+
+METRICS: dict[str, Callable[[str, Item], float]] = {
+    "contains": _best(lambda answer, truth: float(contains_expected(answer, truth))),
+    "contains_all": contains_all,
+    "contains_part": contains_part,
+    "f1": _best(f1),
+    "rouge_l": _best(rouge_l),
+    "classification": classification,
+    "retrieval": _best(retrieval),
+    "count": _best(count),
+    # Not stripped: the indentation of a line of code is part of it.
+    "edit_similarity": lambda answer, item: max(edit_similarity(answer, truth) for truth in item.answers),
+}

