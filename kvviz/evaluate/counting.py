@@ -1,10 +1,11 @@
-"""RULER's tasks that track and count: chains of variables, the commonest words, the most frequent coded words."""
+"""RULER's tasks that track and count: chains of variables, common words, frequent coded words."""
 
 from __future__ import annotations
 
 import math
 import random
 import string
+from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -53,14 +54,14 @@ def chain_sample(units: int, rng: random.Random, letters: int = 5, hops: int = H
 
 
 def variable_tracking(tokenizer: Any, tokens: int = 1000, count: int = 10, seed: int = 0) -> list[Item]:
-    """`vt`: which variables have this value, through a chain of assignments; one worked example stands before."""
+    """`vt`: which variables have this value, through a chain of assignments; behind one worked example."""
     check_size(tokens, count, seed)
 
     def build(units: int, rng: random.Random) -> Sample:
         example = chain_sample(HOPS + 1, rng, letters=3)
         sample = chain_sample(units, rng)
         solved = f"{example.document}\n\n{example.question} {example.cue} {' '.join(example.answers)}"
-        return Sample(f"{solved}\n\n\n\n{sample.document}", sample.question, sample.answers, sample.cue, sample.hidden)
+        return replace(sample, document=f"{solved}\n\n\n\n{sample.document}")
 
     return [
         fit(build, tokenizer, tokens, f"vt/{seed}/{number}", HOPS + 1, filler=NOISE)
@@ -109,7 +110,7 @@ def common_words(tokenizer: Any, tokens: int = 4000, count: int = 10, seed: int 
         example = list_sample(20, rng, 3, 1) if short else list_sample(40, rng, 10, 3)
         sample = list_sample(units, rng, 6, 1) if short else list_sample(units, rng, 30, 3)
         solved = f"{example.document}\n{example.question} {example.cue}{_numbered(list(example.answers))}"
-        return Sample(f"{solved}\n{sample.document}", sample.question, sample.answers, sample.cue)
+        return replace(sample, document=f"{solved}\n{sample.document}")
 
     return [
         fit(build, tokenizer, tokens, f"cwe/{seed}/{number}", N_COMMON + 1)
@@ -122,14 +123,14 @@ def common_words(tokenizer: Any, tokens: int = 4000, count: int = 10, seed: int 
 
 _CODED = "Read the following coded text and track the frequency of each coded word. "
 _CODED += "Find the three most frequently appeared coded words."
-_CODED_QUESTION = "Question: Do not provide any explanation. Please ignore the dots '....'. What are the three "
-_CODED_QUESTION += "most frequently appeared words in the above coded text?"
+_CODED_QUESTION = "Question: Do not provide any explanation. Please ignore the dots '....'. What are the "
+_CODED_QUESTION += "three most frequently appeared words in the above coded text?"
 _CODED_CUE = "Answer: According to the coded text above, the three most frequently appeared words are:"
 _LETTERS = 6
 
 
 def coded_sample(units: int, rng: random.Random, vocabulary: int) -> Sample:
-    """About `units` coded words, the k-th of `vocabulary` in proportion to 1/k^2; the first is dots, as noise."""
+    """About `units` coded words, the k-th of `vocabulary` as often as 1/k^2; the first is dots, as noise."""
     words = ["".join(rng.choices(string.ascii_lowercase, k=_LETTERS)) for _ in range(vocabulary)]
     while len(set(words)) < vocabulary:
         words.append("".join(rng.choices(string.ascii_lowercase, k=_LETTERS)))
@@ -146,8 +147,12 @@ def frequent_words(tokenizer: Any, tokens: int = 1000, count: int = 10, seed: in
     """`fwe`: the three most frequent words of a made-up language, drawn from a Zipf distribution."""
     check_size(tokens, count, seed)
     vocabulary = max(tokens // 50, 4)
+
+    def build(units: int, rng: random.Random) -> Sample:
+        return coded_sample(units, rng, vocabulary)
+
     return [
-        fit(lambda units, rng: coded_sample(units, rng, vocabulary), tokenizer, tokens, f"fwe/{seed}/{number}", 20)
+        fit(build, tokenizer, tokens, f"fwe/{seed}/{number}", 20)
         .item(f"fwe-{tokens}-{seed}-{number}", "fwe", max_new_tokens=50, seed=seed)
         for number in range(count)
     ]  # fmt: skip

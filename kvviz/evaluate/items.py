@@ -20,6 +20,7 @@ from typing import Any
 
 from kvviz.engine.documents import decode_document
 from kvviz.errors import InputError
+from kvviz.evaluate.metrics import LONGBENCH
 from kvviz.identity import MethodRef
 
 TASK = "task:"
@@ -40,7 +41,7 @@ class Item:
     """One document with a question about it.
 
     answers  right answers; of several the best counts. Empty where none is known: then there is no verdict.
-    metric   how an answer is held against them: an id of `kvviz.evaluate.judging.METRICS`.
+    metric   how an answer is held against them: an id of `kvviz.evaluate.metrics.METRICS`.
     meta     everything else that is known of the item, as plain JSON values.
     """
 
@@ -180,6 +181,6 @@ def _item(row: dict[str, Any], place: str, id: str, task: str) -> Item:
         document=found["document"],
         question=found["question"],
         answers=tuple(str(a) for a in answers if str(a).strip()),
-        metric=str(found["metric"] or "contains"),
+        metric=str(found["metric"] or LONGBENCH.get(task.removesuffix("_e"), "contains")),
         meta=rest,
     )

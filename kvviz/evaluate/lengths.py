@@ -1,4 +1,4 @@
-"""Texts of an asked length: as many units as fit, met within 2%, with every hidden sentence where it was put."""
+"""Texts of an asked length: as many units as fit, met within 2%, with every hidden sentence in place."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from kvviz.evaluate.needles import TOLERANCE
 MIN_TOKENS = 100
 MAX_TOKENS = 1_000_000
 MAX_COUNT = 10_000
-_TRIES = 40  # draws of an item, until its length is met and what it hides stands there once
+TRIES = 100  # draws of an item, until its length is met and what it hides stands there once
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ def check_size(tokens: int, count: int, seed: int) -> None:
         ("seed", seed, 0, 2**63 - 1),
     ):
         if not isinstance(value, int) or isinstance(value, bool) or not low <= value <= high:
-            raise InputError(f"The {name} of a task is a whole number from {low:,} to {high:,}, not {value!r}.")
+            raise InputError(f"The {name} is a whole number from {low:,} to {high:,}, not {value!r}.")
 
 
 def fit(
@@ -58,16 +58,16 @@ def fit(
     smallest: int = 1,
     filler: str = "",
 ) -> Sample:
-    """The sample of as many units as come to at most `tokens`, and to 98% of them or more.
+    """The sample of as many units as come to at most `tokens`, or of one more, within 2% of them.
 
     build   makes the sample of a number of units from a random generator; more units are more tokens.
     filler  sentences that may be added to the document, as many as fit, where units are coarse.
 
-    Drawn again, up to 40 times, where the length is missed or a hidden sentence does not stand there once.
+    Drawn again, up to 100 times, where the length is missed or a hidden sentence does not stand there once.
     Raises InputError where no draw meets it.
     """
     lengths = []
-    for attempt in range(_TRIES):
+    for attempt in range(TRIES):
         def make(units: int, attempt: int = attempt) -> Sample:
             return build(units, random.Random(f"{seed}/{attempt}"))
 
@@ -75,14 +75,14 @@ def fit(
         if units is None:
             lengths.append(_tokens(tokenizer, make(smallest)))
             continue
-        sample = _filled(make(units), filler, tokenizer, tokens)
-        lengths.append(sample.tokens)
-        if sample.tokens >= (1 - TOLERANCE) * tokens and stands_once(sample, tokenizer):
-            return sample
+        for sample in (_filled(make(units), filler, tokenizer, tokens), _counted(make(units + 1), tokenizer)):
+            lengths.append(sample.tokens)
+            if abs(sample.tokens - tokens) <= TOLERANCE * tokens and stands_once(sample, tokenizer):
+                return sample
     near = min(lengths, key=lambda length: abs(length - tokens))
     raise InputError(
-        f"No text of this task comes within {TOLERANCE:.0%} of {tokens:,} tokens with what it hides whole; the "
-        f"nearest has {near:,}. Ask for another length."
+        f"No text of this task comes within {TOLERANCE:.0%} of {tokens:,} tokens with what it hides whole; "
+        f"the nearest has {near:,}. Ask for another length."
     )
 
 
@@ -95,7 +95,7 @@ def stands_once(sample: Sample, tokenizer: Any) -> bool:
 
 def _filled(sample: Sample, filler: str, tokenizer: Any, tokens: int) -> Sample:
     """The sample with as many sentences of `filler` at its end as fit."""
-    best = replace(sample, tokens=_tokens(tokenizer, sample))
+    best = _counted(sample, tokenizer)
     sentences = re.split(r"(?<=\.)\s+", filler) if filler else []
     for number in range(1, len(sentences) + 1):
         longer = replace(sample, document=f"{sample.document}\n{' '.join(sentences[:number])}")
@@ -104,6 +104,10 @@ def _filled(sample: Sample, filler: str, tokenizer: Any, tokens: int) -> Sample:
             break
         best = replace(longer, tokens=length)
     return best
+
+
+def _counted(sample: Sample, tokenizer: Any) -> Sample:
+    return replace(sample, tokens=_tokens(tokenizer, sample))
 
 
 def _most(fits: Callable[[int], bool], smallest: int, largest: int) -> int | None:

@@ -124,7 +124,7 @@ def _surroundings(
 ) -> tuple[list[str], list[int], set[int]]:
     """Sentences around the needle, their token counts, and which of them open a paragraph."""
     rng = random.Random(f"{text}/{seed}")
-    source = sentences(text, rng)
+    source = prose_sentences(text, rng)
     space = length_tokens - _count(tokenizer, " " + NEEDLE)
     sentences: list[str] = []
     counts: list[int] = []
@@ -182,7 +182,7 @@ def _words() -> dict[str, list[str]]:
     return json.loads(asset("needles", "words.json").read_text(encoding="utf-8"))
 
 
-def sentences(text: int, rng: random.Random) -> Iterator[str]:
+def prose_sentences(text: int, rng: random.Random) -> Iterator[str]:
     """Sentences without end: first in the order written, then pass after pass in shuffled order."""
     templates = _prose(text)
     today = _STARTS[text]

@@ -9,10 +9,11 @@ from typing import Any
 
 from kvviz.errors import InputError
 from kvviz.evaluate.items import Item, read_items
-from kvviz.evaluate.lengths import Sample, check_size
+from kvviz.evaluate.lengths import TRIES, Sample, check_size
 from kvviz.evaluate.needles import TOLERANCE
 
-_ASK = "Answer the question based on the given documents. Only give me the answer and do not output any other words."
+_ASK = "Answer the question based on the given documents. "
+_ASK += "Only give me the answer and do not output any other words."
 
 
 def several_sample(documents: Sequence[str], question: str, answers: Sequence[str]) -> Sample:
@@ -33,9 +34,8 @@ def several_documents(
 
     folder  texts beside a question file, as `read_items` reads it: every question names its document.
 
-    Whole documents only: as many others as fit into `tokens`. Raises InputError where a question's own
-    document does not fit, or where all documents together stay short of the length by more than 2% and
-    a further one would have fitted.
+    Whole documents only: as many others as fit into `tokens`, drawn again until they come within 2%. Raises
+    InputError where a question's own document does not fit, or no draw comes that near.
     """
     check_size(tokens, count, seed)
     if not folder:
@@ -44,16 +44,19 @@ def several_documents(
     texts = sorted({item.document for item in asked})
     items = []
     for number, one in enumerate(asked[:count]):
-        rng = random.Random(f"qa/{seed}/{number}")
         others = [text for text in texts if text != one.document]
-        rng.shuffle(others)
-        sample, length = _filled(one, others, tokenizer, tokens, f"qa/{seed}/{number}")
+        for attempt in range(TRIES):
+            seeded = f"qa/{seed}/{number}/{attempt}"
+            random.Random(seeded).shuffle(others)
+            sample, length = _filled(one, others, tokenizer, tokens, seeded)
+            if length >= (1 - TOLERANCE) * tokens:
+                break
         if length > tokens:
             raise InputError(f"The document of {one.id} alone has {length:,} tokens, more than {tokens:,}.")
         if length < (1 - TOLERANCE) * tokens:
             raise InputError(
-                f"Whole documents of {Path(folder).name} come to {length:,} of {tokens:,} tokens for {one.id}; ask "
-                "for another length, or bring more or shorter documents."
+                f"Whole documents of {Path(folder).name} come to {length:,} of {tokens:,} tokens for "
+                f"{one.id}; ask for another length, or bring more or shorter documents."
             )
         meta = {**one.meta, "seed": seed, "max_new_tokens": 32, "tokens": length, "cue": sample.cue}
         items.append(

@@ -16,7 +16,7 @@ import random
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 from kvviz.errors import InputError
@@ -107,10 +107,9 @@ def _among_lines(what: Needles, units: int, needles: list[str], rng: random.Rand
     if what.haystack == "noise":
         lines = [NOISE] * units
     else:
-        lines = [
-            NEEDLE.format(kind=what.value_kind, key=_draw(what.key_kind, rng), value=_draw(what.value_kind, rng))
-            for _ in range(units)
-        ]
+        kind = what.value_kind
+        drawn = ((_draw(what.key_kind, rng), _draw(kind, rng)) for _ in range(units))
+        lines = [NEEDLE.format(kind=kind, key=key, value=value) for key, value in drawn]
     places = sorted(rng.sample(range(units), len(needles)), reverse=True)
     for place, needle in zip(places, needles, strict=True):
         lines.insert(place, needle)
@@ -122,14 +121,8 @@ def _draw(kind: str, rng: random.Random) -> str:
         return str(rng.randint(10**6, 10**7 - 1))
     if kind == "uuids":
         return str(uuid.UUID(int=rng.getrandbits(128), version=4))
-    return rng.choice(key_words())
-
-
-@cache
-def key_words() -> list[str]:
-    """Adjective-noun pairs, as RULER makes its keys."""
     nouns, adjectives, _ = counting.word_lists()
-    return sorted({f"{adjective}-{noun}" for adjective in adjectives for noun in nouns})
+    return f"{rng.choice(adjectives)}-{rng.choice(nouns)}"
 
 
 def needle_items(

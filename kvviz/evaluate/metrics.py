@@ -11,43 +11,55 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kvviz.errors import InputError
-from kvviz.evaluate.items import Item
 from kvviz.results.verdict import contains_expected
+
+if TYPE_CHECKING:
+    from kvviz.evaluate.items import Item
 
 # LongBench's metric of each English dataset. Chinese ones need a word segmenter and are left out.
 LONGBENCH = {
-    **dict.fromkeys(("narrativeqa", "qasper", "multifieldqa_en", "hotpotqa", "2wikimqa", "musique", "triviaqa"), "f1"),
+    **dict.fromkeys(("narrativeqa", "qasper", "multifieldqa_en", "hotpotqa", "2wikimqa", "musique"), "f1"),
+    "triviaqa": "f1",
     **dict.fromkeys(("gov_report", "qmsum", "multi_news", "samsum"), "rouge_l"),
     "trec": "classification",
     "passage_retrieval_en": "retrieval",
     "passage_count": "count",
     **dict.fromkeys(("lcc", "repobench-p"), "edit_similarity"),
 }
-# Datasets with examples in the prompt: the model writes the next example too, so the first line is the answer.
+# Datasets with examples in the prompt: the model goes on with more of them, so the first line is the answer.
 _FIRST_LINE = ("trec", "triviaqa", "samsum")
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _CONTROL = re.compile(r"[\x00-\x1f]")
 
 
-def score(answer: str, item: Item) -> float:
-    """The score of `answer` by the item's own metric, 0 to 1.
+@dataclass(frozen=True)
+class Metric:
+    """A way to hold an answer against an item's right answers.
 
-    Raises InputError for an unknown metric or an item without answers.
+    of      of(answer, item) -> 0 to 1; it sees all right answers and takes the best, or counts how many are
+            there, as its benchmark does.
+    graded  scores between 0 and 1 are usual and a full 1 is not needed to be right (F1, ROUGE): an answer
+            is then also right where it contains a right answer.
     """
-    if item.metric not in METRICS:
-        raise InputError(f"There is no metric {item.metric!r}; choose from: {', '.join(METRICS)}.")
-    if not item.answers:
-        raise InputError(f"Item {item.id} has no right answer to score against.")
-    if item.task.removesuffix("_e") in _FIRST_LINE:
-        answer = answer.lstrip("\n").split("\n")[0]
-    return METRICS[item.metric](answer, item)
+
+    id: str
+    of: Callable[[str, Item], float]
+    graded: bool = False
 
 
-def _best(of_pair: Callable[[str, str], float]) -> Callable[[str, Item], float]:
-    return lambda answer, item: max(of_pair(answer.strip(), truth) for truth in item.answers)
+def best(pair: Callable[[str, str], float]) -> Callable[[str, Item], float]:
+    """A metric of an item from one of an answer and a single right answer: the best counts."""
+    return lambda answer, item: max(pair(answer.strip(), truth) for truth in item.answers)
+
+
+def as_scored(answer: str, item: Item) -> str:
+    """The part of an answer that is scored: its first line in datasets with examples in the prompt."""
+    return answer.lstrip("\n").split("\n")[0] if item.task.removesuffix("_e") in _FIRST_LINE else answer
 
 
 def _shares(answer: str, truths: tuple[str, ...]) -> float:
@@ -116,21 +128,28 @@ def count(answer: str, truth: str) -> float:
 
 
 def edit_similarity(answer: str, truth: str) -> float:
-    """Similarity of the first line of code in `answer` (no fence, no comment) to `truth`, in whole percent."""
+    """Similarity of the first line of code in `answer` (no fence or comment) to `truth`, in whole percent."""
     lines = (line for line in answer.split("\n") if line.strip())
     code = next((line for line in lines if not any(mark in line for mark in ("`", "#", "//"))), "")
     return round(100 * difflib.SequenceMatcher(None, code, truth).ratio()) / 100
 
 
-METRICS: dict[str, Callable[[str, Item], float]] = {
-    "contains": _best(lambda answer, truth: float(contains_expected(answer, truth))),
-    "contains_all": contains_all,
-    "contains_part": contains_part,
-    "f1": _best(f1),
-    "rouge_l": _best(rouge_l),
-    "classification": classification,
-    "retrieval": _best(retrieval),
-    "count": _best(count),
-    # Not stripped: the indentation of a line of code is part of it.
-    "edit_similarity": lambda answer, item: max(edit_similarity(answer, truth) for truth in item.answers),
+METRICS = {
+    metric.id: metric
+    for metric in (
+        Metric("contains", best(lambda answer, truth: float(contains_expected(answer, truth)))),
+        Metric("contains_all", contains_all),
+        Metric("contains_part", contains_part),
+        Metric("f1", best(f1), graded=True),
+        Metric("rouge_l", best(rouge_l), graded=True),
+        Metric("classification", classification),
+        Metric("retrieval", best(retrieval)),
+        Metric("count", best(count)),
+        # Not stripped: the indentation of a line of code is part of it.
+        Metric(
+            "edit_similarity",
+            lambda answer, item: max(edit_similarity(answer, truth) for truth in item.answers),
+            graded=True,
+        ),
+    )
 }
