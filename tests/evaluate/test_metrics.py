@@ -24,7 +24,12 @@ def item(metric, *answers, task="t", **meta):
         ("f1", ("the cat sat",), "A cat sat down.", 0.8),  # 2 of 2 wanted words, 2 of 3 given
         ("f1", ("dog", "cat"), "cat", 1),
         ("f1", ("dog",), "", 0),
-        ("rouge_l", ("the cat sat on the mat",), "the cat on the mat", 2 * 1 * 0.8 / 1.8),  # 4 of 5 distinct words
+        (
+            "rouge_l",
+            ("the cat sat on the mat",),
+            "the cat on the mat",
+            2 * 1 * 0.8 / 1.8,
+        ),  # 4 of 5 words
         ("rouge_l", ("the cat",), " . ", 0),
         ("count", ("7",), "7 of 8 or 7", 2 / 3),
         ("retrieval", ("Paragraph 12",), "Paragraph 12 or 3", 0.5),

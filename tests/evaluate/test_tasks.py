@@ -28,6 +28,7 @@ class PieceTokenizer:
 
 
 TOKENIZER = PieceTokenizer()
+TEXT = "It says little. "
 
 
 def length(item):
@@ -51,7 +52,12 @@ def test_a_task_meets_its_length_and_is_right_by_its_own_answers(name, tokens):
 
 @pytest.mark.parametrize(
     ("name", "needles", "answers"),
-    [("niah_single_1", 1, 1), ("niah_multikey_1", 4, 1), ("niah_multivalue", 4, 4), ("niah_multiquery", 4, 4)],
+    [
+        ("niah_single_1", 1, 1),
+        ("niah_multikey_1", 4, 1),
+        ("niah_multivalue", 4, 4),
+        ("niah_multiquery", 4, 4),
+    ],
 )
 def test_needles_and_answers_are_as_many_as_the_task_says(name, needles, answers):
     (item,) = TASKS[name](TOKENIZER, count=1)
@@ -130,8 +136,12 @@ def test_tasks_are_items_like_any_other():
 
 def test_questions_over_several_documents_from_files(tmp_path):
     for number in range(30):
-        (tmp_path / f"{number}.txt").write_text(f"Text {number}. " + "It says little. " * (4 + number % 3) + "Yes. " * (number % 7))
-    questions = [{"document": f"{n}.txt", "question": f"Q{n}?", "answers": [f"A{n}", "other"]} for n in range(30)]
+        (tmp_path / f"{number}.txt").write_text(
+            f"Text {number}. " + "It says little. " * (4 + number % 3) + "Yes. " * (number % 7)
+        )
+    questions = [
+        {"document": f"{n}.txt", "question": f"Q{n}?", "answers": [f"A{n}", "other"]} for n in range(30)
+    ]
     (tmp_path / "questions.jsonl").write_text("\n".join(map(json.dumps, questions)))
     items = TASKS["qa"](TOKENIZER, folder=str(tmp_path), tokens=400, count=3)
     for number, item in enumerate(items):

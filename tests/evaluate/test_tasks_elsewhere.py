@@ -1,4 +1,4 @@
-"""The same items, drawn from the same random numbers, by lm-evaluation-harness: text for text, score for score.
+"""The same items, drawn from the same random numbers, by lm-evaluation-harness: the same texts and scores.
 
 For developers: skipped unless lm-eval 0.4.13 with its extras `ruler` and `longbench` is installed.
 """
@@ -42,7 +42,8 @@ def test_needle_texts_are_the_same(name, needles):
         random.seed(seed)
         text, answers, _ = theirs(
             units, haystack, type_haystack=kind, num_needle_k=what.keys, type_needle_k=what.key_kind,
-            num_needle_v=what.values, type_needle_v=what.value_kind, template=template, num_needle_q=what.queries,
+            num_needle_v=what.values, type_needle_v=what.value_kind, template=template,
+            num_needle_q=what.queries,
         )  # fmt: skip
         random.seed(seed)
         mine = tasks.needle_sample(what, units, random, words)
@@ -89,7 +90,9 @@ def test_scores_are_the_same():
     draw = random.Random(1)
     for _ in range(2000):
         text = " ".join(draw.choices(pieces, k=draw.randrange(9)))
-        answers = [" ".join(draw.choices(pieces, k=draw.randrange(1, 5))) for _ in range(draw.randrange(1, 4))]
+        answers = [
+            " ".join(draw.choices(pieces, k=draw.randrange(1, 5))) for _ in range(draw.randrange(1, 4))
+        ]
         row = {"answers": answers, "all_classes": classes}
         for metric, score in theirs.items():
             (wanted,) = score(row, [text]).values()
