@@ -24,8 +24,8 @@ from kvviz.calibrate.indexmem import mean_kl, new_indexer, probe, read_piece
 from kvviz.calibrate.texts import SHIPPED
 from kvviz.engine.attention import rows_attention
 from kvviz.engine.cache import build_cache
-from kvviz.engine.decode import Wave
-from kvviz.engine.measures import Probes, kl_divergence, output_errors
+from kvviz.engine.decode import Probes, Wave
+from kvviz.engine.measures import kl_divergence, output_errors
 from kvviz.engine.prompts import build_prompt
 from kvviz.engine.run import compare
 from kvviz.engine.scoring import Scored
@@ -217,14 +217,12 @@ def needle_held(model, length: int = 500, depths=(0.1, 0.5, 0.9), budgets=BUDGET
     cases = needle_cases(length, depths, model.tokenizer)
     for case in cases:
         prompt = build_prompt(model, document=case.document, question=QUESTION)
-        start, end = case.needle_span
-        places = enumerate(prompt.offsets)
-        inside = [i for i, o in places if o is not None and o[0] < end and o[1] > start]
+        start, end = prompt.tokens_of(*case.needle_span)
         scored = Scored(prefill(model, prompt, methods=["indexmem"]))
         for name in VARIANTS:
             for budget in budgets:
                 mask = torch.stack(_selected(model, scored, budget, name).mask)
-                held[name][budget] += float(mask[:, :, inside].float().mean()) / len(cases)
+                held[name][budget] += float(mask[:, :, start:end].float().mean()) / len(cases)
     return held
 
 

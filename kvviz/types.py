@@ -79,6 +79,16 @@ class Prompt:
     question_span: tuple[int, int]
     notes: tuple[str, ...] = ()
 
+    def tokens_of(self, start: int, end: int) -> tuple[int, int] | None:
+        """(first, last + 1) of the tokens that hold any of the document's characters start .. end - 1;
+        None where none does (a template may strip white space at the document's edges)."""
+        inside = [
+            token
+            for token, span in enumerate(self.offsets)
+            if span is not None and span[0] < end and span[1] > start
+        ]
+        return (inside[0], inside[-1] + 1) if inside else None
+
 
 @dataclass(frozen=True)
 class Mark:

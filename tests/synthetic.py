@@ -8,8 +8,8 @@ from contextlib import contextmanager
 
 import numpy as np
 
+from kvviz.engine.lenses import STOPS
 from kvviz.engine.measures import first_difference
-from kvviz.engine.run import STOPS
 from kvviz.results import attention
 from kvviz.results.ablation import Ablation, AblationRow
 from kvviz.results.causes import Causes, Controls, Effect, Rescue, WouldDo

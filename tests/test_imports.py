@@ -18,7 +18,7 @@ PACKAGE = ROOT / "kvviz"
 # Stages in order; a module may import from its own stage and from those before it.
 STAGES = (
     {"errors", "types", "settings", "resources", "identity", "options", "lazy", "memory"},
-    {"engine.ask"},
+    {"engine.ask", "engine.steps"},
     {"models"},
     {"engine.ranking", "engine.documents"},
     {"engine.prompts", "engine.forward", "engine.attention"},
@@ -34,6 +34,8 @@ STAGES = (
     {"engine.measures"},
     {"results"},
     {"engine.plan", "engine.answer_attention"},
+    {"engine.provenance"},
+    {"engine.lenses"},
     {"engine.run"},
     {"engine.trials", "engine.rescue"},
     {"engine.experiment", "engine.causes", "engine.forks"},

@@ -20,8 +20,8 @@ import torch
 from kvviz.calibrate.job import Job
 from kvviz.engine.attention import rows_attention
 from kvviz.engine.cache import build_cache
-from kvviz.engine.decode import Answer, Wave, feed_same, generate
-from kvviz.engine.measures import Probes, output_errors
+from kvviz.engine.decode import Answer, Probes, Wave, generate, record
+from kvviz.engine.measures import output_errors
 from kvviz.engine.prompts import build_prompt
 from kvviz.engine.selection import select
 from kvviz.engine.trace import Trace, prefill
@@ -93,12 +93,8 @@ def _read(job: Job, number: int) -> tuple[Trace, str, int, int]:
     document, (needle, question, _) = job.texts.document(job.model, length, number, job.seed)
     prompt = build_prompt(job.model, document=document, question=question)
     begin = document.index(needle)
-    inside = [
-        i
-        for i, place in enumerate(prompt.offsets)
-        if place is not None and place[0] < begin + len(needle) and place[1] > begin
-    ]
-    return prefill(job.model, prompt, cancel=job.cancel), needle, inside[0], inside[-1] + 1
+    start, end = prompt.tokens_of(begin, begin + len(needle))
+    return prefill(job.model, prompt, cancel=job.cancel), needle, start, end
 
 
 def _answer_rows(trace: Trace, answer: list[int]) -> tuple[Probes, list[torch.Tensor]]:
@@ -107,22 +103,13 @@ def _answer_rows(trace: Trace, answer: list[int]) -> tuple[Probes, list[torch.Te
     Attention is float32 [Hq, T, n + T - 1] a layer: the last prompt query produced the first token.
     """
     model = trace.model
-    wave = Wave(model, build_cache(trace, [None]), len(answer))
-    wave.recorded = {}
-    queries: dict[int, list[torch.Tensor]] = {}
-    for _ in feed_same(wave, answer, every=True):
-        for index, rows in wave.recorded.items():
-            queries.setdefault(index, []).append(rows)
-    wave.recorded = None
-    layers = range(model.n_layers)
-    fed = [torch.cat(queries[i], 1) for i in layers]
-    tail = [(keys.clone(), values.clone()) for keys, values in map(wave.tail_rows, layers)]
+    probes = record(trace, answer)
     weights = []
-    for index in layers:
-        rows = torch.cat([trace.queries[index][:, -1:], fed[index][:, :-1]], 1)
-        keys = torch.cat([trace.keys[index], tail[index][0][:, :-1]], 1)
+    for index, (queries, (tail, _)) in enumerate(zip(probes.queries, probes.tail)):
+        rows = torch.cat([trace.queries[index][:, -1:], queries[:, :-1]], 1)
+        keys = torch.cat([trace.keys[index], tail[:, :-1]], 1)
         weights.append(rows_attention(rows, keys, model.layer(index), trace.n - 1))
-    return Probes(fed, tail), weights
+    return probes, weights
 
 
 def _heads(job: Job, number: int) -> tuple[torch.Tensor, torch.Tensor, bool]:

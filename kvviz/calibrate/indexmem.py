@@ -18,11 +18,10 @@ import torch
 from kvviz.calibrate.job import Job
 from kvviz.calibrate.reading import plain_prompt, read_through
 from kvviz.engine.attention import rows_attention, visible
-from kvviz.engine.cache import build_cache
-from kvviz.engine.decode import Wave, feed_same
-from kvviz.engine.measures import Probes, _LayerProbe
+from kvviz.engine.decode import Probes, record
+from kvviz.engine.measures import _LayerProbe
 from kvviz.engine.selection import select
-from kvviz.engine.trace import prefill
+from kvviz.engine.trace import Trace, prefill
 from kvviz.methods.artefacts import Artefact, lend
 from kvviz.methods.indexmem import index_scores, indexer_keys, indexer_queries, indexer_sizes
 
@@ -223,15 +222,7 @@ def fit_gamma(job: Job, learned: dict[str, torch.Tensor]) -> tuple[torch.Tensor,
     return gamma, float((cross.square() / own.clamp_min(1e-12)).sum() / total.sum().clamp_min(1e-12))
 
 
-def probe(model, ids: torch.Tensor, n: int):
+def probe(model, ids: torch.Tensor, n: int) -> tuple[Trace, Probes]:
     """(trace of the first n tokens, the full run's queries and rows at the tokens that follow)."""
     trace = prefill(model, plain_prompt(model, ids, n), methods=["indexmem"])
-    wave = Wave(model, build_cache(trace, [None]), len(ids) - n)
-    wave.recorded = {}
-    queries: dict[int, list[torch.Tensor]] = {}
-    for _ in feed_same(wave, ids[n:].tolist(), every=False):
-        for index, rows in wave.recorded.items():
-            queries.setdefault(index, []).append(rows)
-    layers = range(model.n_layers)
-    tail = [(keys.clone(), values.clone()) for keys, values in map(wave.tail_rows, layers)]
-    return trace, Probes([torch.cat(queries[i], 1) for i in layers], tail)
+    return trace, record(trace, ids[n:].tolist())

@@ -9,8 +9,7 @@ import numpy as np
 import torch
 
 from kvviz.engine.attention import rows_attention
-from kvviz.engine.cache import build_cache
-from kvviz.engine.decode import Wave
+from kvviz.engine.decode import record
 from kvviz.engine.trace import Trace
 from kvviz.results.attention import CODES_BYTES, STEPS, AnswerAttention, encode
 from kvviz.results.kept import KeptSet
@@ -55,10 +54,7 @@ def _rows(
     fed = [*suffix, *answer[:-1]]
     queries, keys = [q[:, -1:] for q in trace.queries], list(trace.keys)  # the last row of what was read
     if fed:
-        wave = Wave(trace.model, build_cache(trace, [None]), len(fed), cancel)
-        wave.recorded = {}
-        wave.feed(torch.tensor([fed], device=trace.model.device), 1)
-        layers = range(trace.model.n_layers)
-        queries = [torch.cat([queries[i], wave.recorded[i]], 1)[:, -len(answer) :] for i in layers]
-        keys = [torch.cat([keys[i], wave.tail_rows(i)[0]], 1) for i in layers]
+        probes = record(trace, fed, cancel)
+        queries = [torch.cat(rows, 1)[:, -len(answer) :] for rows in zip(queries, probes.queries)]
+        keys = [torch.cat([rows, later], 1) for rows, (later, _) in zip(keys, probes.tail)]
     return queries, keys

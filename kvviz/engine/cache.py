@@ -6,15 +6,18 @@ remembers the true positions of its rows. The whole cache is a view of the trace
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 
 from kvviz import kernels
 from kvviz.engine.selection import Selection
 from kvviz.engine.trace import Trace, block_rows
+from kvviz.settings import settings
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,27 @@ class PromptCache:
     n: int
     block: int
     readouts: dict[int, Any] = field(default_factory=dict)
+
+
+def batches(
+    trace: Trace, items: Iterable[T], entries: Callable[[T], int], widest: int | None = None
+) -> Iterator[list[T]]:
+    """Items in their order, as many together as the memory for caches holds (and at most `widest`).
+
+    entries  that an item's cache holds; 0 for the whole cache, a view of the trace.
+    """
+    room = settings().wave_bytes // (2 * trace.model.head_dim * trace.keys[0].element_size())
+    batch: list[T] = []
+    used = 0
+    for item in items:
+        size = entries(item)
+        if (used and used + size > room) or len(batch) == widest:
+            yield batch
+            batch, used = [], 0
+        batch.append(item)
+        used += size
+    if batch:
+        yield batch
 
 
 def build_cache(trace: Trace, selections: Sequence[Selection | None]) -> PromptCache:

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 import torch
 
 from kvviz import kernels
-from kvviz.engine.cache import PromptCache, gathered, joined
+from kvviz.engine.cache import PromptCache, build_cache, gathered, joined
 from kvviz.engine.forward import forward
+from kvviz.engine.trace import Trace
 from kvviz.errors import Cancelled
 from kvviz.models import Model
 
@@ -24,6 +25,18 @@ _STEP_LOGITS = 64 * 2**20  # logits values held at once when several tokens are 
 # Rows that some cache holds from a moment on, of one answer: (tail rows fed before, list over layers of true
 # positions [Hkv, m]); later rows are held as well.
 Cut = tuple[int, list[torch.Tensor]]
+
+
+@dataclass(frozen=True)
+class Probes:
+    """Queries of the full run at which errors are measured, and the rows that come after the prompt.
+
+    queries  list over layers of [Hq, T, d], rotated; tail  list over layers of (keys, values)
+    [Hkv, S, d]. Query t is the row S - T + t of the tail: it sees the prompt and the tail up to itself.
+    """
+
+    queries: list[torch.Tensor]
+    tail: list[tuple[torch.Tensor, torch.Tensor]]
 
 
 class Wave:
@@ -47,7 +60,7 @@ class Wave:
         self.tail_from = [0] * self.size  # tail rows before it are no longer in a variant's tail
         self.writing = [True] * self.size  # False: its answer is complete, what it is fed is filler
         self.watcher = None  # of eviction while decoding: told of queries and of tokens fed
-        self.recorded: dict[int, torch.Tensor] | None = None  # layer -> queries of variant 0, [Hq, T, d]
+        self._recorded: list[list[torch.Tensor]] | None = None  # queries of variant 0, by layer
 
     @property
     def next_position(self) -> int:
@@ -114,6 +127,17 @@ class Wave:
         for variant in masks:
             self.tail_from[variant] = self.length
 
+    def record(self) -> None:
+        """From now on keep the queries of variant 0, for `probes`."""
+        self._recorded = [[] for _ in self.layers]
+
+    def probes(self) -> Probes:
+        """The queries of variant 0 since `record`, and its tail."""
+        return Probes(
+            [torch.cat(queries, 1) for queries in self._recorded],
+            [tuple(side.clone() for side in self.tail_rows(i)) for i in range(len(self.layers))],
+        )
+
     def check_cancel(self) -> None:
         """Raise Cancelled where the run was stopped."""
         if self.cancel is not None and self.cancel.is_set():
@@ -129,8 +153,8 @@ class Wave:
         values[:, :, self.length : end] = value
         if self.watcher is not None:
             self.watcher.saw(index, query)
-        if self.recorded is not None:
-            self.recorded[index] = query[0].clone()
+        if self._recorded is not None:
+            self._recorded[index].append(query[0].clone())
         parts = [
             kernels.ragged_attention(
                 query[b.first : b.first + b.count],
@@ -255,3 +279,33 @@ def feed_same(wave: Wave, token_ids: Sequence[int], every: bool) -> Generator[to
         tokens = torch.as_tensor(token_ids[start : start + room], device=wave.model.device)
         yield wave.feed(tokens.expand(wave.size, -1), 0 if every else 1)
         start += room
+
+
+def first_logits(wave: Wave, question: Sequence[int], last_logits: torch.Tensor) -> torch.Tensor:
+    """What predicts each variant's first new token, [V, vocabulary]: the prompt's `last_logits`, or those
+    behind a question that comes later, fed here."""
+    last = last_logits.expand(wave.size, -1)
+    for logits in feed_same(wave, question, every=False):
+        last = logits[:, -1]
+    return last
+
+
+def forced(
+    wave: Wave, first: torch.Tensor, token_ids: Sequence[int]
+) -> Generator[tuple[int, torch.Tensor], None, None]:
+    """Feed the same answer to every variant; yields (step, logits [V, T', vocabulary] that predict its tokens
+    from there on). `first` is what predicts the first one."""
+    yield 0, first[:, None]
+    step = 1
+    for logits in feed_same(wave, token_ids, every=True):
+        yield step, logits
+        step += logits.shape[1]
+
+
+def record(trace: Trace, token_ids: Sequence[int], cancel: threading.Event | None = None) -> Probes:
+    """The whole cache's own queries at tokens that are fed after the prompt, and their rows."""
+    wave = Wave(trace.model, build_cache(trace, [None]), len(token_ids), cancel)
+    wave.record()
+    for _ in feed_same(wave, token_ids, every=False):
+        pass
+    return wave.probes()

@@ -22,14 +22,15 @@ from kvviz.engine.ask import MEASURES, Ask
 from kvviz.engine.run import compare_stream
 from kvviz.engine.scoring import Scored
 from kvviz.engine.selection import Selection
-from kvviz.engine.trace import Trace, needs_of, prefill_steps
+from kvviz.engine.steps import called_as, result_of
+from kvviz.engine.trace import Trace, needs_of, prefill_events
 from kvviz.errors import InputError
 from kvviz.identity import MethodRef
 from kvviz.methods import Method, parse_method
 from kvviz.models import Model
 from kvviz.results.comparison import Comparison, Variant
 from kvviz.results.kept import window_starts
-from kvviz.types import Event, ModelInfo, Prompt
+from kvviz.types import Event, ModelInfo
 
 SEEDS = (0, 1, 2)  # of the controls
 
@@ -48,28 +49,6 @@ class Edit:
     head: int | None = None
 
 
-def try_edits(
-    model: Model,
-    comparison: Comparison,
-    method: str,
-    budget: float | int,
-    edits: Sequence[Edit],
-    same_size: bool = True,
-    **further: Any,
-) -> Comparison:
-    """The comparison of one edited kept set: variants[0] is the edit, the others are its controls.
-
-    same_size  the cache keeps its size: pinning pushes out the lowest-scoring kept entries of the same
-               head, evicting lets in the highest-scoring dropped ones. Else it grows or shrinks.
-
-    Further settings (`trace`, `cancel`) are those of `try_edits_stream`.
-    """
-    result = None
-    for event in try_edits_stream(model, comparison, method, budget, edits, same_size, **further):
-        result = event.result
-    return result
-
-
 def try_edits_stream(
     model: Model,
     comparison: Comparison,
@@ -82,23 +61,47 @@ def try_edits_stream(
     scored: Scored | None = None,
     cancel: threading.Event | None = None,
 ) -> Iterator[Event]:
-    """The same as an iterator of events; the last one carries the result.
+    """`try_edits` as an iterator of events; the last one carries the result.
 
-    trace  of the same prompt, so that nothing is read again (with what the method needs);
-    scored  the same with its scores.
+    What is to be tried is checked at the call.
     """
-    c = comparison
-    variant = c.variant(method, budget)
+    variant = comparison.variant(method, budget)
     if variant is None or variant.selection is None:
         raise InputError("Choose a method and a budget that were decoded, then try again.")
-    check_edits(edits, c.model, c.n)
+    check_edits(edits, comparison.model, comparison.n)
+    if scored is None and trace is not None:
+        scored = Scored(trace)
+    return _tried(model, comparison, variant, edits, same_size, scored, cancel)
+
+
+@called_as(try_edits_stream)
+def try_edits(stream: Iterator[Event]) -> Comparison:
+    """The comparison of one edited kept set: variants[0] is the edit, the others are its controls.
+
+    same_size  the cache keeps its size: pinning pushes out the lowest-scoring kept entries of the same
+               head, evicting lets in the highest-scoring dropped ones. Else it grows or shrinks.
+    trace      of the same prompt, so that nothing is read again (with what the method needs); `scored` is
+               one with its scores.
+    """
+    return result_of(stream)
+
+
+def _tried(
+    model: Model,
+    c: Comparison,
+    variant: Variant,
+    edits: Sequence[Edit],
+    same_size: bool,
+    scored: Scored | None,
+    cancel: threading.Event | None,
+) -> Iterator[Event]:
     prompt = dataclasses.replace(c.prompt, input_ids=torch.as_tensor(c.prompt.input_ids))
-    base = str(MethodRef.parse(method).base)  # an edited set's own name is "method+edit1"
+    base = str(MethodRef.parse(variant.method).base)
     spec, _ = parse_method(base)
-    if scored is None and trace is None:
+    if scored is None:
         needs = needs_of([base], {base: _options(c, base)}) if spec.readout else frozenset()
-        trace = yield from _read(model, prompt, needs, cancel)
-    scored = Scored(trace) if scored is None else scored
+        trace = yield from prefill_events(model, prompt, needs, cancel)
+        scored = Scored(trace)
     ask = Ask.of_settings(c.settings).of(methods=(), budgets=(), controlled=False, evict_every=None)
     yield from compare_stream(
         model,
@@ -112,16 +115,6 @@ def try_edits_stream(
 
 def _options(c: Comparison, method: str) -> dict[str, Any]:
     return dict((c.settings.get("methods") or {}).get(method, {}).get("used") or {})
-
-
-def _read(model: Model, prompt: Prompt, needs, cancel) -> Iterator[Event]:
-    steps = prefill_steps(model, prompt, needs, cancel)
-    while True:
-        try:
-            done, total = next(steps)
-        except StopIteration as stop:
-            return stop.value
-        yield Event("prefill", f"Reading the document, {done:,} of {total:,} tokens", done, total)
 
 
 def check_edits(edits: Sequence[Edit], model: ModelInfo, n: int) -> None:

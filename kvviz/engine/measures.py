@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvviz.engine.decode import Cut
+from kvviz.engine.decode import Cut, Probes
 from kvviz.engine.trace import Trace
 
 
@@ -30,22 +30,6 @@ def first_difference(full: Sequence[int], other: Sequence[int]) -> int | None:
         if a != b:
             return index
     return None if len(full) == len(other) else min(len(full), len(other))
-
-
-@dataclass(frozen=True)
-class Probes:
-    """Queries of the full run at which errors are measured, and the rows that come after the prompt.
-
-    queries  list over layers of [Hq, T, d], rotated; tail  list over layers of (keys, values)
-    [Hkv, S, d]. Query t is the row S - T + t of the tail: it sees the prompt and the tail up to itself.
-    """
-
-    queries: list[torch.Tensor]
-    tail: list[tuple[torch.Tensor, torch.Tensor]]
-
-    @property
-    def count(self) -> int:
-        return self.queries[0].shape[1]
 
 
 @dataclass

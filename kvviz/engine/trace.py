@@ -18,12 +18,13 @@ import torch
 from kvviz.engine.attention import causal_attention, rows_attention
 from kvviz.engine.forward import forward
 from kvviz.engine.observers import OBSERVERS, ColumnSums
+from kvviz.engine.steps import Steps
 from kvviz.errors import Cancelled, NeedError
 from kvviz.methods import parse_method
 from kvviz.methods.parts import MAX_WINDOW
 from kvviz.models import Model
 from kvviz.settings import settings
-from kvviz.types import Prompt
+from kvviz.types import Event, Prompt
 
 
 def block_rows(n: int) -> int:
@@ -134,20 +135,31 @@ def prefill(
 
     progress(done, total) is called after every chunk, in tokens. Raises Cancelled when `cancel` is set.
     """
-    steps = prefill_steps(model, prompt, frozenset(needs) | needs_of(methods), cancel)
-    while True:
-        try:
-            done, total = next(steps)
-        except StopIteration as stop:
-            return stop.value
+    steps = Steps(prefill_steps(model, prompt, frozenset(needs) | needs_of(methods), cancel))
+    for done, total in steps:
         if progress:
             progress(done, total)
+    return steps.result
+
+
+def prefill_events(
+    model: Model, prompt: Prompt, needs: frozenset[str], cancel: threading.Event | None = None
+) -> Generator[Event, None, Trace]:
+    """The same as events, with the time that is left; returns the trace."""
+    started = time.perf_counter()
+    n = prompt.n_compressible
+    yield Event("prefill", f"Reading the document, 0 of {n:,} tokens", 0, n)
+    steps = Steps(prefill_steps(model, prompt, needs, cancel))
+    for done, total in steps:
+        left = (time.perf_counter() - started) / done * (total - done)
+        yield Event("prefill", f"Reading the document, {done:,} of {total:,} tokens", done, total, left)
+    return steps.result
 
 
 def prefill_steps(
     model: Model, prompt: Prompt, needs: frozenset[str], cancel: threading.Event | None = None
 ) -> Generator[tuple[int, int], None, Trace]:
-    """The same as a generator: yields (tokens read, tokens in all) after every chunk, returns the trace."""
+    """The same in steps: yields (tokens read, tokens in all) after every chunk, returns the trace."""
     n = prompt.n_compressible
     ids = prompt.input_ids[:n].to(model.device)
     reader = _Reader(model, n, [OBSERVERS[need](model, n) for need in sorted(needs)], cancel)

@@ -14,12 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from kvviz.engine.cache import build_cache
-from kvviz.engine.decode import Answer, Wave, feed_same, generate
+from kvviz.engine.cache import batches, build_cache
+from kvviz.engine.decode import Answer, Wave, first_logits, forced, generate
 from kvviz.engine.measures import kl_divergence
 from kvviz.engine.trace import Trace
 from kvviz.errors import Cancelled
-from kvviz.settings import settings
 
 WIDEST = 64  # trials decoded side by side: more rows than this gain nothing on a CPU
 
@@ -58,8 +57,6 @@ class Trials:
         self.trace, self.readout, self.cancel = trace, readout, cancel
         self.suffix = trace.prompt.input_ids[trace.n :].tolist()  # a question that comes later
         self.count = 0  # trials decoded so far
-        per_entry = 2 * trace.model.head_dim * trace.keys[0].element_size()
-        self._room = max(1, settings().wave_bytes // per_entry)  # entries that a wave may hold
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -142,17 +139,8 @@ class Trials:
             yield from answers
 
     def _waves(self, trials: Iterable[np.ndarray], length: int) -> Iterator[tuple[Wave, int]]:
-        waiting: list[np.ndarray] = []
-        used = 0
-        for trial in trials:
-            size = int(trial.sum())
-            if waiting and (used + size > self._room or len(waiting) == WIDEST):
-                yield self._wave(waiting, length)
-                waiting, used = [], 0
-            waiting.append(trial)
-            used += size
-        if waiting:
-            yield self._wave(waiting, length)
+        for batch in batches(self.trace, trials, lambda trial: int(trial.sum()), WIDEST):
+            yield self._wave(batch, length)
 
     def _wave(self, trials: list[np.ndarray], length: int) -> tuple[Wave, int]:
         self._alive()
@@ -165,19 +153,11 @@ class Trials:
 
     def _first(self, wave: Wave) -> torch.Tensor:
         """What predicts the first new token, [V, vocabulary]."""
-        if not self.suffix:
-            return self.trace.last_logits.expand(wave.size, -1)
-        for logits in feed_same(wave, self.suffix, every=False):
-            last = logits[:, -1]
-        return last
+        return first_logits(wave, self.suffix, self.trace.last_logits)
 
     def _forced_logits(self, wave: Wave, answer: Sequence[int]) -> Iterator[tuple[int, torch.Tensor]]:
         """(step of the first row, logits [V, T', vocabulary]) until every answer token is predicted."""
-        yield 0, self._first(wave)[:, None]
-        step = 1
-        for logits in feed_same(wave, list(answer)[:-1], every=True):
-            yield step, logits
-            step += logits.shape[1]
+        return forced(wave, self._first(wave), list(answer)[:-1])
 
     def _whole_logits(self, answer: Sequence[int]) -> torch.Tensor:
         """Logits of the whole cache at every answer token, [T, vocabulary]."""

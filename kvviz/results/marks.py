@@ -81,12 +81,8 @@ def find_marks(prompt: Prompt, text: str, name: str = "M1") -> list[Mark]:
         reason += f" (the first {_MOST_MARKS} of {len(places):,} places)"
     marks = []
     for number, (first, last) in enumerate(places[:_MOST_MARKS]):
-        inside = [
-            position
-            for position, span in enumerate(prompt.offsets)
-            if span and span[0] < last and span[1] > first
-        ]
-        if inside:  # a template may strip white space at the document's edges
+        tokens = prompt.tokens_of(first, last)
+        if tokens is not None:
             label = name + ("abcdefghijklmnopqrstuvwxyz"[number] if len(places) > 1 else "")
-            marks.append(Mark(label, inside[0], inside[-1] + 1, prompt.document[first:last], reason))
+            marks.append(Mark(label, *tokens, prompt.document[first:last], reason))
     return marks

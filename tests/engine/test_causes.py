@@ -1,5 +1,6 @@
 """Effects by experiment, against the plain model with the same rows hidden."""
 
+import dataclasses
 from itertools import product
 
 import numpy as np
@@ -16,6 +17,7 @@ from kvviz.engine.trace import prefill
 from kvviz.engine.trials import Trials
 from kvviz.errors import InputError
 from kvviz.results.passages import passages
+from kvviz.settings import settings
 
 
 def logp_of(family, prompt, answer, mask):
@@ -85,8 +87,9 @@ def test_waves_change_nothing(monkeypatch):
     answer = found_answer(model, trace)
     together = list(Trials(trace).force(masks, answer))
     written = [a.token_ids for a in Trials(trace).write(masks, 8)]
+    narrow = dataclasses.replace(settings(), wave_bytes=1)
+    monkeypatch.setattr("kvviz.engine.cache.settings", lambda: narrow)
     alone = Trials(trace)
-    alone._room = 1
     for one, other in zip(together, alone.force(masks, answer)):
         assert one.logp == pytest.approx(other.logp, abs=1e-5)
         assert one.kl == pytest.approx(other.kl, abs=1e-5)

@@ -169,7 +169,7 @@ def test_an_evicted_entry_cannot_be_felt(model, run):
 )
 def test_edits_that_name_nothing_are_refused(model, run, edits):
     with pytest.raises(InputError):
-        try_edits(model, run[0], "streaming_llm", BUDGET, edits, scored=run[1])
+        try_edits_stream(model, run[0], "streaming_llm", BUDGET, edits, scored=run[1])  # at the call
 
 
 def test_only_what_was_decoded_can_be_edited(model, run):

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from reference import attention_rows, prompt_of, sparse_masks, window_of
 
+from kvviz.engine.decode import Probes
 from kvviz.engine.measures import (
-    Probes,
     answer_attention,
     first_difference,
     kl_divergence,

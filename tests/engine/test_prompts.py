@@ -381,3 +381,14 @@ def test_smollm_ids_equal_its_template(smollm, protocol, system):
     prompt = build_prompt(smollm, ODD, "What is it?", system, protocol)
     assert prompt.input_ids.tolist() == template_ids(smollm, ODD, "What is it?", system)
     assert_spans_fit(prompt)
+
+
+def test_the_tokens_of_a_stretch_of_characters():
+    prompt = build_prompt(CHAT, "  The lamp is lit. The door is blue.", "What is it?")
+    start = prompt.document.index("door")
+    first, end = prompt.tokens_of(start, start + 4)
+    assert joined(prompt, (first, end)).strip() == "door"
+    assert prompt.offsets[first - 1][1] <= start and prompt.offsets[end][0] >= start + 4
+    assert prompt.tokens_of(start + 1, start + 2) is not None  # within a token
+    assert prompt.tokens_of(0, len(prompt.document)) == prompt.document_span
+    assert prompt.tokens_of(len(prompt.document), len(prompt.document) + 5) is None

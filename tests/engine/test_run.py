@@ -20,10 +20,12 @@ from reference import (
 )
 from tiny import FAMILIES
 
+import kvviz.engine.cache
 import kvviz.engine.run
 from kvviz.engine.ask import Ask
+from kvviz.engine.lenses import STOPS
 from kvviz.engine.prompts import build_prompt
-from kvviz.engine.run import STOPS, compare, compare_stream
+from kvviz.engine.run import compare, compare_stream
 from kvviz.engine.trace import prefill
 from kvviz.errors import InputError, KvvizError, NeedError
 from kvviz.methods import get_method
@@ -201,7 +203,7 @@ def small_waves(monkeypatch, size: int) -> list[int]:
     waves, build = [], kvviz.engine.run.build_cache
     monkeypatch.setattr(kvviz.engine.run, "build_cache", lambda t, s: waves.append(len(s)) or build(t, s))
     narrow = replace(kvviz.settings.settings(), wave_bytes=size)
-    monkeypatch.setattr(kvviz.engine.run, "settings", lambda: narrow)
+    monkeypatch.setattr(kvviz.engine.cache, "settings", lambda: narrow)
     return waves
 
 
@@ -266,7 +268,7 @@ def test_a_second_question_on_the_same_trace(tiny_model, monkeypatch):
     def read_again(*args):
         raise AssertionError("the prompt was read a second time")
 
-    monkeypatch.setattr(kvviz.engine.run, "prefill_steps", read_again)
+    monkeypatch.setattr(kvviz.engine.run, "prefill_events", read_again)
     again = compare(tiny_model, second, METHOD_IDS[:6], [0.2], NEW, trace=trace)
     assert again.full.token_ids == alone.full.token_ids == generated(tiny_model, second)
     for a, b in zip(again.variants, alone.variants):
@@ -588,7 +590,7 @@ def test_closing_the_stream_ends_the_run(tiny_llama):
     ],
 )
 def test_bad_input_is_one_sentence_before_anything_is_computed(tiny_llama, monkeypatch, change, sentence):
-    monkeypatch.setattr(kvviz.engine.run, "prefill_steps", None)
+    monkeypatch.setattr(kvviz.engine.run, "prefill_events", None)
     asked = {"methods": ["snapkv"], "budgets": [0.5], "max_new_tokens": NEW, **change}
     with pytest.raises(KvvizError) as error:
         compare(tiny_llama, prompt_of(tiny_llama, N), limits=settings({}), **asked)

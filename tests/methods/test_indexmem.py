@@ -5,8 +5,8 @@ from tiny import make_model
 
 import kvviz
 from kvviz.engine.cache import build_cache
-from kvviz.engine.decode import Wave
-from kvviz.engine.measures import Probes, output_errors
+from kvviz.engine.decode import Probes, Wave
+from kvviz.engine.measures import output_errors
 from kvviz.methods.artefacts import Artefact, lend
 from kvviz.methods.indexmem import (
     Memory,

@@ -1,0 +1,57 @@
+"""Work that is told as it goes: streams of events, and the plain calls that run them to their end."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Generator, Iterator
+from typing import Any, Generic, ParamSpec, TypeVar
+
+from kvviz.types import Event
+
+P = ParamSpec("P")
+S = TypeVar("S")
+R = TypeVar("R")
+
+
+class Steps(Generic[S, R]):
+    """The steps of a generator, to loop over; `result` is what it returned, once they are over."""
+
+    result: R
+
+    def __init__(self, steps: Generator[S, None, R]):
+        self._steps = steps
+
+    def __iter__(self) -> Iterator[S]:
+        self.result = yield from self._steps
+
+
+def called_as(stream: Callable[P, S]) -> Callable[[Callable[[S], R]], Callable[P, R]]:
+    """Makes a function of what `stream` gives into one that is called with the arguments of `stream`."""
+
+    def take(fn: Callable[[S], R]) -> Callable[P, R]:
+        @functools.wraps(fn)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            return fn(stream(*args, **kwargs))
+
+        returns = inspect.signature(fn).return_annotation
+        call.__signature__ = inspect.signature(stream).replace(return_annotation=returns)
+        del call.__wrapped__
+        return call
+
+    return take
+
+
+def heard(events: Iterator[Event], by: Callable[[Event], None]) -> Iterator[Event]:
+    """The same events, each told to `by` first."""
+    for event in events:
+        by(event)
+        yield event
+
+
+def result_of(events: Iterator[Event]) -> Any:
+    """What a stream made: its last event carries it."""
+    result = None
+    for event in events:
+        result = event.result
+    return result
