@@ -12,6 +12,18 @@ _WRITING = ("decode",)
 _LOOKING = ("score", "errors", "lenses")
 
 
+RESCUE_TRIALS = 300  # that a search for the smallest rescue takes, about
+
+
+def causes_seconds(c: Comparison, units: int) -> float | None:
+    """About how long a search for causes takes with so many units in both directions: a trial is one answer
+    that is fed, not written, which takes about half the time. None where a run does not say what that is."""
+    if not c.variants or not c.seconds.get("decode"):
+        return None
+    each = c.seconds["decode"] / (len(c.variants) + 1) / 2
+    return c.seconds.get("prefill", 0.0) + each * (2 * units + RESCUE_TRIALS)
+
+
 @dataclass(frozen=True)
 class Times:
     """Seconds of each stage of a run, and how much there was to do."""

@@ -20,6 +20,7 @@ from kvviz.errors import InputError, KvvizError
 from kvviz.settings import settings
 from kvviz.ui import assets, fields
 from kvviz.ui.api import compare_endpoint
+from kvviz.ui.cause_desk import CauseDesk
 from kvviz.ui.desk import Desk
 from kvviz.ui.engine import Engine
 from kvviz.ui.export_views import Exports
@@ -43,6 +44,7 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
     exports = Exports()
     gr.set_static_paths([str(exports.folder)])
     desk = Desk(engine, store, limits)
+    causes = CauseDesk(desk)
 
     def ask(body: dict, request: gr.Request) -> dict:
         """One view's data, for the page's own scripts."""
@@ -75,6 +77,10 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
         more.failure(desk.broken, None, [bus], **VIEW)
         tried = page.try_again(desk.try_again, None, [bus], trigger_mode="once", **VIEW)
         tried.failure(desk.broken, None, [bus], **VIEW)
+        for ask_more, handler in ((page.find_cause, causes.find), (page.branch, causes.branch)):
+            ask_more(handler, None, [bus], trigger_mode="once", **VIEW).failure(
+                desk.broken, None, [bus], **VIEW
+            )
         page.calibrate(desk.calibrate, None, [bus], trigger_mode="once", **VIEW)
         page.stop_calibration(desk.stop_calibration, None, None, queue=False, api_visibility="private")
         page.stop_run(desk.stop, None, None, queue=False, api_visibility="private")

@@ -13,6 +13,8 @@ from kvviz.results import words as text
 from kvviz.results.attention import decode
 from kvviz.results.causes import PUT_BACK, TAKEN_OUT, Causes
 from kvviz.results.comparison import FULL, Comparison
+from kvviz.results.passages import passages
+from kvviz.results.times import causes_seconds
 from kvviz.ui.chosen import Chosen, whole
 from kvviz.ui.runs import Run
 from kvviz.ui.views import view
@@ -39,8 +41,13 @@ def cause_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]
         "decoded": decoded is not None and Run.asked_for(chosen.a),
         "found": found is not None,
         "would": c.would_do is not None,
+        "seconds": causes_seconds(c, _units(c)),
     }
     return reply if found is None else {**reply, **_words(c, found)}
+
+
+def _units(c: Comparison) -> int:
+    return c.model.n_layers * c.model.n_kv_heads + len(passages(c.prompt))
 
 
 def _words(c: Comparison, found: Causes) -> dict[str, Any]:

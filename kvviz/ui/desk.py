@@ -105,10 +105,10 @@ class Desk:
             more = edited(run.comparison, before, found.variants, edits, same_size)
             return self.store.extend(run, more, visitor(request))
 
-        for status in self._statuses(request, work):
+        for status in self.statuses(request, work):
             if status["state"] == "stopped":  # an edit says nothing without all of its controls
                 status = worker.STOPPED
-            yield told(**self._with_run(status, keep), experiment=True)
+            yield told(**self.with_run(status, keep), experiment=True)
 
     def methods_of(self, model: str, dtype: str) -> str:
         """Methods that cannot run on this model, each with its reason (known once it is loaded)."""
@@ -214,17 +214,18 @@ class Desk:
         self, request: gr.Request, ask: asks.Request, work: worker.Work, keep: Callable[[Comparison], Run]
     ) -> Iterator[str]:
         plan = {"methods": ask.methods, "budgets": ask.budgets, "expected": ask.expected}
-        for status in self._statuses(request, work):
+        for status in self.statuses(request, work):
             if status.get("result") is not None:
                 self.estimates.learn(ask.model, status["result"])
-            yield told(**self._with_run(status, keep), plan=plan)
+            yield told(**self.with_run(status, keep), plan=plan)
 
-    def _statuses(self, request: gr.Request, work: worker.Work) -> Iterator[dict[str, Any]]:
+    def statuses(self, request: gr.Request, work: worker.Work) -> Iterator[dict[str, Any]]:
+        """Statuses of a piece of work in its turn; the page's Stop and its leaving end it."""
         with self.visitors.working(session(request)) as cancel:
             yield from in_turn(self.line, session(request), work, cancel)
 
     @staticmethod
-    def _with_run(status: dict[str, Any], keep: Callable[[Comparison], Run]) -> dict[str, Any]:
+    def with_run(status: dict[str, Any], keep: Callable[[Comparison], Run]) -> dict[str, Any]:
         """The status with the id of the run it came to, in place of the run itself."""
         plain = {name: value for name, value in status.items() if name != "result"}
         result = status.get("result")

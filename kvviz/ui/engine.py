@@ -74,6 +74,32 @@ def _try(
     yield from _kept(events, traces)
 
 
+@on_gpu
+def _find(
+    key: tuple[str, str], comparison: Any, variant: Any, cancel: Any, traces: Traces | None
+) -> Iterator[Any]:
+    from kvviz.engine.trace import needs_of
+    from kvviz.ui.cause_engine import find_events
+
+    model = _MODELS[key]
+    prompt = _same(model, comparison)
+    held = traces.find(model, prompt, needs_of([variant.method])) if traces is not None else None
+    yield from _kept(find_events(model, prompt, comparison, variant, held, cancel), traces)
+
+
+@on_gpu
+def _branch(
+    key: tuple[str, str], comparison: Any, answer: str, step: int, index: int, cancel: Any,
+    traces: Traces | None,
+) -> Iterator[Any]:  # fmt: skip
+    from kvviz.ui.cause_engine import branch_events
+
+    model = _MODELS[key]
+    prompt = _same(model, comparison)
+    held = traces.find(model, prompt) if traces is not None else None
+    yield from _kept(branch_events(model, prompt, comparison, answer, step, index, held, cancel), traces)
+
+
 def _same(model: Any, c: Comparison) -> Any:
     """The prompt of a run that is added to; InputError where this model is not the one that ran it."""
     made = c.settings.get("weights")
@@ -122,6 +148,16 @@ class PageEngine(Protocol):
 
     def experiment(
         self, ask: Request, comparison: Comparison, variant: Any, edits: list[Any], same_size: bool,
+        cancel: threading.Event, progress: Progress,
+    ) -> Iterator[Any]: ...  # fmt: skip
+
+
+    def find_cause(
+        self, ask: Request, comparison: Comparison, variant: Any, cancel: threading.Event, progress: Progress
+    ) -> Iterator[Any]: ...
+
+    def branch(
+        self, ask: Request, comparison: Comparison, answer: str, step: int, index: int,
         cancel: threading.Event, progress: Progress,
     ) -> Iterator[Any]: ...  # fmt: skip
 
@@ -181,3 +217,21 @@ class Engine:
         self.models.get(key, cancel, progress)
         stop = None if lent() else cancel
         yield from _try(key, comparison, variant, edits, same_size, stop, self.traces)
+
+    def find_cause(
+        self, ask: Request, comparison: Comparison, variant: Any, cancel: threading.Event, progress: Progress
+    ) -> Iterator[Any]:
+        """Put back what an answer's cache lost; the last event carries the run with what was found."""
+        key = (ask.model, ask.dtype)
+        self.models.get(key, cancel, progress)
+        yield from _find(key, comparison, variant, None if lent() else cancel, self.traces)
+
+    def branch(
+        self, ask: Request, comparison: Comparison, answer: str, step: int, index: int,
+        cancel: threading.Event, progress: Progress,
+    ) -> Iterator[Any]:  # fmt: skip
+        """Go on from another token of an answer ("method@budget" or "full"), as its last event says."""
+        key = (ask.model, ask.dtype)
+        self.models.get(key, cancel, progress)
+        stop = None if lent() else cancel
+        yield from _branch(key, comparison, answer, step, index, stop, self.traces)

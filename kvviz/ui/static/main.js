@@ -6,6 +6,7 @@ import {plotly} from './lib/plotly.js';
 import {buildTabs, showTab} from './lib/tabs.js';
 import {buildAnswers} from './views/answers.js';
 import {buildBar} from './views/bar.js';
+import {buildCause} from './views/cause.js';
 import {buildDocument} from './views/document.js';
 import {buildEffect} from './views/effect.js';
 import {findingBox} from './views/finding.js';
@@ -24,6 +25,7 @@ export function start({element, props, server, trigger, plotlyUrl}) {
   Object.assign(page, {app: element.querySelector('#kv-app'), boot, server, trigger, plotly: plotlyUrl});
   plotly().catch(() => {});  // 5 MB of script: read while the run is asked for
   const {views, under} = buildTabs([['kept', 'Kept', ...buildKept()], ['why', 'Why', ...buildWhy()],
+    ['cause', 'Cause', buildCause()],
     ['effect', 'Effect', ...buildEffect()], ['sweep', 'Sweep', buildSweep()], ['try', 'Try it', buildTry()],
     ['steps', 'Steps', buildSteps()]]);
   put(page.app, banner, buildTour(), statusLine, liveBox, findingBox,

@@ -75,11 +75,14 @@ const BY = {
   ab: {classes: ['kv-neither', 'kv-both', 'kv-only-a', 'kv-only-b', 'kv-mixed'], rank: [0, 1, 3, 3, 4],
     tones: ['evicted', 'step-4', 'a', 'b', 'mixed']},
   step: {classes: [0, 1, 2, 3, 4].map(i => `kv-step-${i}`), rank: [0, 1, 2, 3, 4],
-    tones: [0, 1, 2, 3, 4].map(i => `step-${i}`)}};
+    tones: [0, 1, 2, 3, 4].map(i => `step-${i}`)},
+  effect: {classes: ['kv-neither', 'kv-gain-1', 'kv-gain-2', 'kv-gain-3', 'kv-gain-4', 'kv-against', 'kv-neither'],
+    rank: [0, 1, 2, 3, 4, 1, 0],
+    tones: ['evicted', 'amount-3', 'amount-6', 'amount-9', 'amount-12', 'against-3', 'evicted']}};
 
 // How each token is drawn and what is read out of it, from one reply.
 function shading(reply) {
-  const {classes, rank, tones} = BY[reply.by === 'ab' ? 'ab' : 'step'], ab = reply.by === 'ab';
+  const {classes, rank, tones} = BY[reply.by in BY ? reply.by : 'step'], ab = reply.by === 'ab';
   const a = typed(reply.held_a), b = reply.held_b ? typed(reply.held_b) : null, heads = typed(reply.heads);
   const code = t => reply.codes.charCodeAt(t) - 48;
   const differs = t => ab && code(t) >= 2;
@@ -88,29 +91,37 @@ function shading(reply) {
     nextDifference: from => [...Array(S.meta.n).keys()].map(i => (from + i) % S.meta.n).find(differs),
     words: t => [`A ${fmt.count(a[t])} of ${fmt.count(heads[t])} KV heads`, b
       && `B ${fmt.count(b[t])} of ${fmt.count(heads[t])}`,
-      reply.partial[t]].filter(Boolean).join(' · ')};
+      reply.partial[t], reply.passages?.find(([from, to]) => t >= from && t < to)?.[2]].filter(Boolean).join(' · ')};
 }
 
-function legend(ab) {
+function legend(ab, by) {
   const a = label(S.sel.a), b = S.sel.b ? label(S.sel.b) : '';
   const rows = ab ? [['kv-both', 'held by both'], ['kv-only-a', `more by A ${a}`],
     ['kv-only-b', `more by B ${b}`], ['kv-neither', 'dropped by most']]
     : [['kv-step-4', 'every head'], ['kv-step-3', 'most'], ['kv-step-1', 'few'],
       ['kv-step-0', 'dropped by every head']];
+  if (by === 'effect') {
+    rows.splice(0, rows.length, ['kv-gain-4', 'most'], ['kv-gain-2', 'some'], ['kv-neither', 'under 0.01 nats'],
+      ['kv-against', 'the other way']);
+  }
   return rows.map(([c, text]) =>
     h('span', {class: 'kv-key'}, h('span', {class: `kv-t ${c}`}, 'word'), ' ', text));
 }
 
-const docView = addView({id: 'document', reads: ['run', 'a', 'b', 'budget', 'layer', 'head'], el: docBox,
+const docView = addView({id: 'document', reads: ['run', 'a', 'b', 'budget', 'layer', 'head', 'direction'], el: docBox,
   async refresh() {
   if (!S.doc) return;
-  const {doc} = S, reply = await ask('document', {by: S.sel.b ? LOOK.colourBy : 'a'});
+  const {doc} = S, reply = await ask('document', {direction: LOOK.direction,
+    by: S.sel.b || LOOK.colourBy === 'effect' ? LOOK.colourBy : 'a'});
   if (reply.lost || doc !== S.doc) return;
   if (reply.error) { tell(reply.error); return; }
   S.codes = shading(reply);
-  colourBy.hidden = !S.sel.b;
+  const known = Object.values(S.meta.causes).some(list => list.length);
+  colourBy.select.fill([...(S.sel.b ? [['ab', 'A against B'], ['a', 'A'], ['b', 'B']] : [['a', 'A']]),
+    ...(known ? [['effect', 'effect on the answer']] : [])], reply.by);
+  colourBy.hidden = !S.sel.b && !known;
   foldLabel.hidden = !S.codes.ab || blocks.length < 3;
-  put(docLegend, legend(S.codes.ab));
+  put(docLegend, legend(S.codes.ab, reply.by));
   put(guide, S.codes.ab
     ? 'A colour marks words that one method holds in more heads than the other. Grey: most heads dropped it.'
     : reply.guide);

@@ -3,6 +3,7 @@ import {h, put} from '../lib/dom.js';
 import {fmt} from '../lib/format.js';
 import {ask} from '../lib/page.js';
 import {S, addView, choose, label} from '../lib/state.js';
+import {jobLine, startJob} from './run.js';
 
 export const findingBox = h('section', {class: 'kv-finding', id: 'kv-finding', 'aria-label': 'Finding',
   'aria-live': 'polite', tabindex: -1});
@@ -26,9 +27,23 @@ addView({id: 'finding', reads: ['run', 'a', 'b', 'budget'], el: findingBox, asyn
   if (reply.error) { put(findingBox, h('p', {}, reply.error)); return; }
   put(findingBox, h('span', {class: 'kv-eyebrow'}, 'Finding'),
     h('div', {class: 'kv-lines'},
-      reply.lines.map((line, i) => h('p', {class: i ? '' : 'kv-lead'}, linked(line)))), placeDots(),
+      reply.lines.map((line, i) => h('p', {class: i ? '' : 'kv-lead'}, linked(line)))), sameButton(reply.same), placeDots(),
     h('p', {class: 'kv-caution'}, [...(reply.notices || []), reply.caution].join(' ')));
 }});
+
+// B with A's settings, where they differ: chosen where the run has it, else decoded.
+let sameLine = null;  // made late: this module and that of runs know each other
+function sameButton(same) {
+  sameLine ??= jobLine();
+  if (!same) return sameLine;
+  const take = () => {
+    if (same.held) choose({b: same.method}, 'finding');
+    if (!same.held) startJob('decode_more', {run: S.run, method: same.method}, sameLine, {b: same.method});
+    else if (!same.decoded) startJob('decode_more', {run: S.run, budget: S.sel.budget}, sameLine);
+  };
+  return [h('p', {}, h('button', {class: 'kv-button kv-small', id: 'kv-same', onclick: take}, 'Same settings'), ' ',
+    h('span', {class: 'kv-muted'}, `${same.label}${same.held ? '' : ': decodes it'}`)), sameLine];
+}
 
 function placeDots() {
   const places = S.meta.places;

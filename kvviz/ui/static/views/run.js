@@ -22,16 +22,19 @@ export const liveBox = h('section',
       livePart);
 let running = false;
 let job = null;  // the line beside the button that was pressed on a finished run; null for a run of the form
+let jobThen = {};  // what is chosen once the job is done
 let liveText = {};
 
 // Ask Python for more of the run that is shown. What comes of it is told in `line`, beside its button.
-export async function startJob(event, data, line) {
+// `after` is what is chosen once it is there.
+export async function startJob(event, data, line, after = {}) {
   if (running) {
     put(line, h('p', {class: 'kv-failed', role: 'alert'},
       'Something is being computed. Stop it, or wait for its end.'));
     return;
   }
   job = line;
+  jobThen = after;
   showStatus(WAITING);
   if (await alive()) page.trigger(event, data);
   else refuse();
@@ -115,9 +118,10 @@ function showStatus(s) {
     s.message) : '');
   if (!job || !failed) tellStatus(s.message, failed);
   const stay = s.run === S.run || s.experiment || job;
+  const then = job ? jobThen : {};
   job = null;
   if (!s.run) return;
-  openRun(s.run, stay ? {...S.sel} : {}, stay ? S.tab : 'kept').then(() => {
+  openRun(s.run, stay ? {...S.sel, ...(s.state === 'done' ? then : {})} : {}, stay ? S.tab : 'kept').then(() => {
     if (!stay) put(line, '');
     if (s.state === 'done' && !stay) reveal(findingBox);
   });

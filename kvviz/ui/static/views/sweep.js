@@ -16,5 +16,11 @@ export function buildSweep() {
     after: reply => pick.select.fill(reply.measures, LOOK.measure),
     onHover: p => `${plainTitle(p.data?.name) || ''}: ${words(p)} at ${fmt.share(Number(p.x))} kept`,
     onPick: p => choose({budget: S.meta.steps[stepIndex(Number(p.x))]}, 'sweep')});
-  return [h('div', {class: 'kv-tools'}, pick), panel.el];
+  const grid = new Panel({id: 'ablation', title: 'Formula or setting?', view: 'ablation', tab: 'sweep',
+    height: 280, reads: ['run', 'budget'], onHover: p => typeof p.customdata === 'string' ? p.customdata : ''});
+  const box = h('div', {}, grid.el);
+  document.addEventListener('kv:run', () => { box.hidden = !S.meta.ablation; });
+  const load = grid.load.bind(grid);
+  grid.view.refresh = async seq => { if (S.meta.ablation) await load(seq); };
+  return [h('div', {class: 'kv-tools'}, pick), panel.el, box];
 }

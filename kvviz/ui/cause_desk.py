@@ -1,0 +1,79 @@
+"""Handlers of Cause and the fork: find what was lost, go on from another token."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import gradio as gr
+
+from kvviz.errors import InputError, KvvizError
+from kvviz.results.comparison import FULL, Comparison
+from kvviz.ui import asks, worker
+from kvviz.ui.chosen import checked, whole
+from kvviz.ui.desk import Desk, failed, told
+from kvviz.ui.runs import Run
+from kvviz.ui.visitors import visitor
+
+PART = "Stopped. What was found until then is shown."
+
+
+class CauseDesk:
+    """Beside the desk: the same line, the same runs."""
+
+    def __init__(self, desk: Desk):
+        self.desk = desk
+
+    def find(self, event: gr.EventData, request: gr.Request) -> Iterator[str]:
+        """Put back what A lost at this budget, head by head and passage by passage, and search the rescue."""
+        data = event._data if isinstance(event._data, dict) else {}
+        try:
+            run = self.desk.store.get(data.get("run"))
+            c, ask = run.comparison, asks.check(run.recipe(), self.desk.limits)
+            chosen = checked(data.get("sel"), c)
+            v = c.variant(chosen.a, chosen.budget)
+            if v is None or v.selection is None or not run.asked_for(v.method):
+                raise InputError("Choose a method and a budget that were decoded, then find the cause.")
+        except KvvizError as error:
+            yield failed(error)
+            return
+
+        def work(cancel: threading.Event, progress: worker.Progress) -> Iterator[Any]:
+            return self.desk.engine.find_cause(ask, c, v, cancel, progress)
+
+        yield from self._done(run, request, work)
+
+    def branch(self, event: gr.EventData, request: gr.Request) -> Iterator[str]:
+        """Make one cache say another of its likely tokens, and write on from there."""
+        data = event._data if isinstance(event._data, dict) else {}
+        try:
+            run = self.desk.store.get(data.get("run"))
+            c, ask = run.comparison, asks.check(run.recipe(), self.desk.limits)
+            chosen = checked(data.get("sel"), c)
+            method = {"a": chosen.a, "b": chosen.b}.get(str(data.get("side")))
+            v = c.variant(method, chosen.budget) if method else c.full
+            key = FULL if v is c.full else v.key if v is not None else ""
+            path = c.fork.paths.get(key) if c.fork is not None else None
+            steps = [] if path is None else path.steps
+            step = whole(data.get("step"), 0, len(steps) - 1)
+            index = None if step is None else whole(data.get("index"), 0, len(steps[step].likeliest) - 1)
+            if v is None or step is None or index is None or step >= len(v.token_ids):
+                raise InputError("Choose one of the likely tokens, then go on from it.")
+        except KvvizError as error:
+            yield failed(error)
+            return
+
+        def work(cancel: threading.Event, progress: worker.Progress) -> Iterator[Any]:
+            return self.desk.engine.branch(ask, c, key, step, index, cancel, progress)
+
+        yield from self._done(run, request, work)
+
+    def _done(self, run: Run, request: gr.Request, work: worker.Work) -> Iterator[str]:
+        def keep(found: Comparison) -> Run:
+            return self.desk.store.extend(run, found, visitor(request))
+
+        for status in self.desk.statuses(request, work):
+            if status["state"] == "stopped" and status.get("result") is not None:
+                status = {**status, "message": PART}
+            yield told(**self.desk.with_run(status, keep), experiment=True)
