@@ -36,7 +36,7 @@ def same_settings(c: Comparison, a: str, b: str | None, k: float | int) -> dict[
     given = {**ref.given, **{name: one.options[name] for name in apart}}
     given.pop("preset", None)  # it would set what is given here
     wanted = MethodRef(ref.id, tuple(sorted(given.items())))
-    name = _held(c, wanted, one, apart) or str(wanted)
+    name = _held(c, wanted, one, apart, b) or str(wanted)
     plain = text.label(c, b).partition(" (")[0]
     return {
         "method": name,
@@ -46,9 +46,9 @@ def same_settings(c: Comparison, a: str, b: str | None, k: float | int) -> dict[
     }
 
 
-def _held(c: Comparison, wanted: MethodRef, one: Variant, apart: Sequence[str]) -> str:
-    """A method of the run that has these settings already, whatever it is called."""
-    for v in c.variants:
+def _held(c: Comparison, wanted: MethodRef, one: Variant, apart: Sequence[str], b: str) -> str:
+    """A method of the run other than B that has these settings already, whatever it is called."""
+    for v in (v for v in c.variants if v.method != b):
         ref = MethodRef.parse(v.method)
         if ref == wanted:
             return v.method
