@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 import torch
 
@@ -19,6 +20,10 @@ from tiny import FAMILIES, make_model, make_tokenizer
 
 from kvviz.errors import ModelError
 from kvviz.models import Model, load_model
+
+# A busy machine is no fault of an example.
+hypothesis.settings.register_profile("kvviz", deadline=None)
+hypothesis.settings.load_profile("kvviz")
 
 # One thread each where tests run side by side (tests/run.sh says so): more would wait for each other.
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
