@@ -8,7 +8,31 @@ import unicodedata
 from kvviz.errors import InputError
 from kvviz.settings import settings
 
+_PACKED = 8  # times the largest text: what a file with pictures may take
 _BLANK_LETTERS = "\u115f\u1160\u2800\u3164\uffa0"  # letters by category, nothing on the screen
+
+
+def read_document(name: str, data: bytes) -> tuple[str, list[str]]:
+    """(text, notices) of a file: PDF, Word and HTML as their text, everything else as `decode_document`.
+
+    What a file is, is told by its content; HTML, which is text, by its name. InputError where there is no
+    text in it, or it is too large.
+    """
+    from kvviz.engine import formats
+
+    most = settings().max_upload_bytes
+    for is_one, text_of, kind in (
+        (formats.is_pdf, formats.pdf_text, "PDF"), (formats.is_docx, formats.docx_text, "Word file")
+    ):  # fmt: skip
+        if is_one(data):
+            text = readable(text_of(data))[0] if len(data) <= _PACKED * most else ""
+            if not text or len(text.encode("utf-8", "replace")) > most:
+                raise InputError(f"This {kind} is larger than is read here ({most / 1e6:.1f} MB of text).")
+            return text, [f"Read as the text of a {kind}: {len(text):,} characters."]
+    text, notices = decode_document(data)
+    if name.lower().endswith((".html", ".htm", ".xhtml")):
+        return readable(formats.html_text(text))[0], [*notices, "Read as the text that a browser would show."]
+    return text, notices
 
 
 def decode_document(data: bytes) -> tuple[str, list[str]]:

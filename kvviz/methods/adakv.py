@@ -17,6 +17,7 @@ from kvviz.methods.spec import Method
 METHOD = Method(
     id="adakv",
     label="AdaKV",
+    group="attention",
     idea="SnapKV's scores; heads of a layer compete for one budget.",
     paper="arXiv 2407.11550",
     reads="attention of the last W queries",

@@ -48,6 +48,7 @@ TAU2 = Option("tau2", 1.0, NUMBER, "Temperature of a layer's variance in its cla
 METHOD = Method(
     id="cake",
     label="CAKE",
+    group="attention",
     idea="Attention plus its variance; layers whose attention is scattered get more.",
     paper="ICLR 2025 (code antgroup/cakekv)",
     reads="attention of the last W queries",

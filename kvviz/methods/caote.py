@@ -78,6 +78,7 @@ def _conflict(options: Options) -> str:
 METHOD = Method(
     id="caote",
     label="CAOTE",
+    group="attention and values",
     idea="The exact change of the output when one token goes.",
     paper="arXiv 2504.14051",
     reads="attention of the last W queries, values",

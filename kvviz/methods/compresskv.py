@@ -60,6 +60,7 @@ HEADS = Option("heads", 4, WHOLE, "How many retrieval heads of a layer are asked
 METHOD = Method(
     id="compresskv",
     label="CompressKV",
+    group="learned",
     idea="Keeps what a few retrieval heads, found beforehand, attend to; more where a layer suffers most.",
     paper="arXiv 2508.02401, 2606.24467",
     reads="attention of the last W queries in chosen heads",

@@ -15,6 +15,7 @@ from kvviz.methods.spec import Method
 METHOD = Method(
     id="critical_adakv",
     label="CriticalAdaKV",
+    group="attention and values",
     idea="CriticalKV inside the head budgets that AdaKV gives.",
     paper="arXiv 2502.03805",
     reads="attention of the last W queries, values, W_O",

@@ -50,6 +50,7 @@ KVPRESS = {"window": 64, "pool": 5, "pool_kind": "avg", "protect": 64, "stage1_o
 METHOD = Method(
     id="criticalkv",
     label="CriticalKV",
+    group="attention and values",
     idea="Half by attention, half by attention times the size of the projected value.",
     paper="arXiv 2502.03805",
     reads="attention of the last W queries, values, W_O",

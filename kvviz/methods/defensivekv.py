@@ -90,6 +90,7 @@ DIFFERS = (
 METHOD = Method(
     id="defensivekv",
     label="DefensiveKV",
+    group="attention and values",
     idea="The highest attention any recent query gave, times the size of the projected value.",
     paper="arXiv 2510.13334",
     reads="attention of the last W queries, values, W_O",

@@ -61,6 +61,7 @@ MATCH_DTYPE = Option("match_dtype", False, SWITCH, "Round p to the model's dtype
 METHOD = Method(
     id="dropkv",
     label="DropKV",
+    group="attention and values",
     idea="The exact squared change of the recent queries' outputs when one token is dropped.",
     paper="NeurIPS 2026 (code AozhongZhang/DropKV)",
     reads="attention of the last W queries, values",

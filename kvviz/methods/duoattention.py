@@ -44,6 +44,7 @@ RECENT = Option("recent", 256, WHOLE, "Last tokens that are kept by rule.", 1, 4
 METHOD = Method(
     id="duoattention",
     label="DuoAttention",
+    group="learned",
     idea="Whole heads: retrieval heads, found beforehand, keep all, the others sinks and recent tokens.",
     paper="arXiv 2410.10819",
     reads="nothing of the prompt",

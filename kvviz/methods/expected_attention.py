@@ -76,6 +76,7 @@ VALUE_NORM = Option("value_norm", True, SWITCH, "Multiply by the size of the val
 METHOD = Method(
     id="expected_attention",
     label="Expected Attention",
+    group="attention and values",
     idea="Keeps what future queries, modelled as a Gaussian, are expected to attend to.",
     paper="arXiv 2510.00636",
     reads="statistics of all queries, keys, values",

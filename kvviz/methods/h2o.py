@@ -34,6 +34,7 @@ NORMALISED = Option("normalised", False, SWITCH, "Divide by how many queries cou
 METHOD = Method(
     id="h2o",
     label="H2O",
+    group="attention",
     idea="Keeps what all queries together attended to most, and the recent half.",
     paper="arXiv 2306.14048",
     reads="attention of all queries",

@@ -210,6 +210,7 @@ ROWS = (
 METHOD = Method(
     id="indexmem",
     label="IndexMem",
+    group="learned",
     idea="A small trained indexer ranks tokens; what is evicted lives on in a compact memory.",
     paper="arXiv 2605.25475",
     reads="hidden states",

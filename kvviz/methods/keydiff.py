@@ -27,6 +27,7 @@ def score(layer: LayerView, options: Options) -> Scores:
 METHOD = Method(
     id="keydiff",
     label="KeyDiff",
+    group="keys",
     idea="Keeps keys whose direction differs from the average key.",
     paper="arXiv 2504.15364",
     reads="keys",

@@ -24,6 +24,7 @@ def score(layer: LayerView, options: Options) -> Scores:
 METHOD = Method(
     id="knorm",
     label="Knorm",
+    group="keys",
     idea="Keeps keys of small norm.",
     paper="arXiv 2406.11430",
     reads="keys",

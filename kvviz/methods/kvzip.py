@@ -68,6 +68,7 @@ PLUS = Option("plus", False, SWITCH, "KVzip+: weigh by the sizes of value and hi
 METHOD = Method(
     id="kvzip",
     label="KVzip",
+    group="attention",
     idea="Keeps what the model needs to repeat the context word for word.",
     paper="arXiv 2505.23416",
     reads="attention while the document is repeated",

@@ -33,6 +33,7 @@ def score(layer: LayerView, options: Options) -> Scores:
 METHOD = Method(
     id="laprox",
     label="LaProx",
+    group="attention and values",
     idea="Size of a token's own term in the layer's output, compared across the whole model.",
     paper="arXiv 2605.07234",
     reads="attention of the last W queries, values, W_O",

@@ -45,6 +45,7 @@ def entropy(scores: torch.Tensor) -> float:
 METHOD = Method(
     id="lava",
     label="LAVa",
+    group="attention and values",
     idea="Attention scaled by a head's largest value; layers with even scores get more.",
     paper="arXiv 2509.09754",
     reads="attention of the last W queries, values",

@@ -27,6 +27,7 @@ def score(layer: LayerView, options: Options) -> Scores:
 METHOD = Method(
     id="layer_defensivekv",
     label="LayerDefensiveKV",
+    group="attention and values",
     idea="DefensiveKV's scores in one ranking over all layers and heads.",
     paper="arXiv 2510.13334",
     reads="attention of the last W queries, values, W_O",

@@ -66,6 +66,7 @@ def _score_head(rows: removal.Rows, z: torch.Tensor, variant: str) -> torch.Tens
 METHOD = Method(
     id="obcache",
     label="OBCache",
+    group="attention and values",
     idea="How much the output would change, to first order, if an entry were pruned.",
     paper="arXiv 2510.07651",
     reads="logits and attention of the last W queries, values",

@@ -19,6 +19,7 @@ from kvviz.methods.spec import Method
 METHOD = Method(
     id="pyramidkv",
     label="PyramidKV",
+    group="attention",
     idea="SnapKV's scores; lower layers keep more than higher ones.",
     paper="arXiv 2406.02069",
     reads="attention of the last W queries",

@@ -28,6 +28,7 @@ def score(layer: LayerView, options: Options) -> Scores:
 METHOD = Method(
     id="qfilters",
     label="Q-Filters",
+    group="learned",
     idea="Keeps keys that point where queries usually point, found beforehand; reads no attention.",
     paper="arXiv 2503.02812",
     reads="keys",

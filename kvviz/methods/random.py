@@ -29,6 +29,7 @@ def score(layer: LayerView, options: Options) -> Scores:
 METHOD = Method(
     id="random",
     label="Random",
+    group="controls",
     idea="Keeps entries at random: the control.",
     paper="none (control)",
     reads="nothing",

@@ -33,6 +33,7 @@ ROWS = (WINDOW, POOL, POOL_KIND, GROUP)
 METHOD = Method(
     id="snapkv",
     label="SnapKV",
+    group="attention",
     idea="Keeps what the last queries of the prompt attend to.",
     paper="arXiv 2404.14469",
     reads="attention of the last W queries",

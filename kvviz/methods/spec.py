@@ -104,6 +104,10 @@ class ArtefactSpec:
     step_word: str
 
 
+# What methods look at, from least to most; the form and tables list them in this order.
+GROUPS = ("position", "keys", "attention", "attention and values", "learned", "controls")
+
+
 @dataclass(frozen=True)
 class Method:
     """One row of the registry.
@@ -133,6 +137,7 @@ class Method:
     reconstructed: str = ""  # what had to be reconstructed, "" when the definition was verified
     differs: str = ""  # where it knowingly differs from the public code, "" where it does not
     reads: str = ""  # what it looks at, for the table of methods
+    group: str = ""  # the same in one of `GROUPS`
     cost: str = ""  # multiplications a layer, in the letters of the README
     artefact: ArtefactSpec | None = None
     claims: bool = False  # its scores state what each layer claims of the total (`Scores.weight`)

@@ -26,6 +26,7 @@ def score(layer: LayerView, options: Options) -> Scores:
 METHOD = Method(
     id="streaming_llm",
     label="StreamingLLM",
+    group="position",
     idea="Keeps the first tokens (attention sinks) and the most recent ones.",
     paper="arXiv 2309.17453",
     reads="positions",

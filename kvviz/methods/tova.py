@@ -30,6 +30,7 @@ RECENT = Option(
 METHOD = Method(
     id="tova",
     label="TOVA",
+    group="attention",
     idea="Keeps what the last token attends to, the same tokens in every head of a layer.",
     paper="arXiv 2401.06104",
     reads="attention of the last query",

@@ -35,6 +35,7 @@ BASE = Option("base", "window", CHOICE, "Whose attention is read.", choices=("wi
 METHOD = Method(
     id="vatp",
     label="VATP",
+    group="attention and values",
     idea="Attention times the size of the value.",
     paper="arXiv 2406.12335",
     reads="attention of the last W queries, values",

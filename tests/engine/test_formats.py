@@ -1,0 +1,79 @@
+"""Documents that are not plain text: what is read of them, and why one is refused."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from kvviz.engine.documents import read_document
+from kvviz.errors import InputError
+
+
+def pdf(*pages: str, locked: bool = False) -> bytes:
+    """A PDF with a line of text a page, "" for a page without text."""
+    from pypdf import PdfWriter
+    from pypdf.generic import DecodedStreamObject, DictionaryObject, NameObject
+
+    writer = PdfWriter()
+    names = [NameObject(x) for x in ("/Type", "/Font", "/Subtype", "/Type1", "/BaseFont", "/Helvetica")]
+    font = DictionaryObject(dict(zip(names[::2], names[1::2])))
+    for text in pages:
+        page = writer.add_blank_page(300, 300)
+        if text:
+            stream = DecodedStreamObject()
+            stream.set_data(f"BT /F1 12 Tf 20 200 Td ({text}) Tj ET".encode())
+            page[NameObject("/Contents")] = writer._add_object(stream)
+            fonts = DictionaryObject({NameObject("/F1"): font})
+            page[NameObject("/Resources")] = DictionaryObject({NameObject("/Font"): fonts})
+    if locked:
+        writer.encrypt("secret")
+    out = io.BytesIO()
+    writer.write(out)
+    return out.getvalue()
+
+
+def docx() -> bytes:
+    from docx import Document
+
+    document = Document()
+    document.add_heading("The ledger", 1)
+    document.add_paragraph("The code is 58213.")
+    table = document.add_table(1, 2)
+    table.cell(0, 0).text, table.cell(0, 1).text = "oil", "23 litres"
+    out = io.BytesIO()
+    document.save(out)
+    return out.getvalue()
+
+
+def test_a_pdf_is_read_page_by_page():
+    text, notices = read_document("a.pdf", pdf("The code is 58213.", "", "Second page."))
+    assert text == "The code is 58213.\n\nSecond page."
+    assert notices == ["Read as the text of a PDF: 32 characters."]
+
+
+@pytest.mark.parametrize(
+    ("data", "sentence"),
+    [(pdf("", ""), "pictures of its pages"), (pdf("x", locked=True), "password"),
+     (b"%PDF-1.7 broken", "damaged"), (b"PK\x03\x04 not a word file", "not text")],
+)  # fmt: skip
+def test_a_file_without_text_is_refused_with_the_reason(data, sentence):
+    with pytest.raises(InputError, match=sentence):
+        read_document("a.pdf", data)
+
+
+def test_a_word_file_keeps_headings_and_tables():
+    text, _ = read_document("no-name", docx())
+    assert text == "# The ledger\n\nThe code is 58213.\n\noil\t23 litres"
+
+
+def test_html_is_read_as_a_browser_shows_it():
+    page = b"<html><style>p {}</style><script>x()</script><p>The code is <b>58213</b> &amp; so on.</p></html>"
+    assert read_document("a.HTML", page)[0] == "The code is 58213 & so on."
+    assert read_document("a.py", page)[0] == page.decode()  # source code stays as it is
+
+
+def test_more_text_than_is_read_here_is_refused(monkeypatch):
+    monkeypatch.setenv("KVVIZ_MAX_UPLOAD_BYTES", "1000")
+    with pytest.raises(InputError, match="larger than is read here"):
+        read_document("a.pdf", pdf("x" * 2000))
