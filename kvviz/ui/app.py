@@ -1,4 +1,4 @@
-"""Builds the page and serves it. Gradio holds the fields and the run; the views are `static/*.js`."""
+"""Builds the page and serves it. Gradio carries events and requests; all that is seen is `static/*.js`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from starlette.middleware import Middleware
 
 from kvviz.errors import InputError, KvvizError
 from kvviz.settings import settings
-from kvviz.ui import assets, fields
+from kvviz.ui import assets
 from kvviz.ui.api import compare_endpoint
 from kvviz.ui.cause_desk import CauseDesk
 from kvviz.ui.desk import Desk
 from kvviz.ui.engine import Engine
 from kvviz.ui.export_views import Exports
+from kvviz.ui.form import form
 from kvviz.ui.guard import LOCAL, Guard
 from kvviz.ui.runs import RunStore, stored_runs
 from kvviz.ui.views import answer, boot
@@ -47,18 +48,19 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
     causes = CauseDesk(desk)
 
     def ask(body: dict, request: gr.Request) -> dict:
-        """One view's data, for the page's own scripts."""
-        return answer(store, exports, body, visitor(request))
+        """One view's data, for the page's own scripts, or what its form asks."""
+        told = desk.answer(body) if isinstance(body, dict) else None
+        return answer(store, exports, body, visitor(request)) if told is None else told
 
     with gr.Blocks(title="kvviz", delete_cache=(3600, 3600)) as demo:
         gr.HTML(html_template='<div id="kv-head" class="kv"></div>', apply_default_css=False,
                 elem_id="kv-head-block")  # fmt: skip
-        form = fields.build(engine)
         page = gr.HTML(
             html_template='<div id="kv-app" class="kv" aria-busy="true"></div>',
             js_on_load=assets.script(),
             server_functions=[ask],
-            boot=json.dumps(boot({spec.id: spec.label for spec in engine.methods()})),
+            boot=json.dumps({**boot({spec.id: spec.label for spec in engine.methods()}),
+                             "form": form(engine, limits)}),
             apply_default_css=False,
             elem_id="kv-page-block",
         )
@@ -66,57 +68,20 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
             value="", html_template="<span></span>", js_on_load=BUS_JS, elem_id="kv-bus-block"
         )
 
-        running = form.run.click(
-            desk.run, [*form.inputs], [bus], trigger_mode="once", **VIEW
-        )  # the desk keeps its own line: it can say how long it is
-        running.failure(desk.broken, None, [bus], **VIEW)
-        running.then(desk.methods_of, [form.model, form.dtype], [bus], **VIEW)
-        form.model.change(desk.methods_of, [form.model, form.dtype], [bus], **VIEW)
-        form.stop.click(desk.stop, None, None, queue=False, api_visibility="private")
-        more = page.decode_more(desk.decode_more, None, [bus], trigger_mode="once", **VIEW)
-        more.failure(desk.broken, None, [bus], **VIEW)
-        tried = page.try_again(desk.try_again, None, [bus], trigger_mode="once", **VIEW)
-        tried.failure(desk.broken, None, [bus], **VIEW)
-        for ask_more, handler in ((page.find_cause, causes.find), (page.branch, causes.branch)):
-            ask_more(handler, None, [bus], trigger_mode="once", **VIEW).failure(
-                desk.broken, None, [bus], **VIEW
-            )
+        # The desk keeps its own line: it can say how long it is.
+        for event, handler in (("run_form", desk.run), ("decode_more", desk.decode_more),
+                               ("try_again", desk.try_again), ("open_saved", desk.open_saved),
+                               ("find_cause", causes.find), ("branch", causes.branch)):
+            asked = getattr(page, event)(handler, None, [bus], trigger_mode="once", **VIEW)
+            asked.failure(desk.broken, None, [bus], **VIEW)
         page.calibrate(desk.calibrate, None, [bus], trigger_mode="once", **VIEW)
         page.stop_calibration(desk.stop_calibration, None, None, queue=False, api_visibility="private")
         page.stop_run(desk.stop, None, None, queue=False, api_visibility="private")
-        form.saved.upload(desk.open_saved, [form.saved], [bus], **VIEW)
-        form.upload.upload(desk.read_document, [form.upload], [form.document, bus], **VIEW)
-        fields.wire_examples(form, VIEW)
-        for changed in (form.document.blur, *(field.change for field in form.sized[1:])):
-            changed(desk.estimate, form.sized, [bus], trigger_mode="always_last", **VIEW)
-        _keep_fields(demo, form)
         demo.load(desk.arrive, None, None, **VIEW)
         demo.unload(desk.leave)
         gr.api(compare_endpoint(desk), api_name="compare", concurrency_limit=None)
     demo.queue(max_size=None, default_concurrency_limit=None)
     return demo
-
-
-def _keep_fields(demo: gr.Blocks, form: fields.Form) -> None:
-    """What was typed outlives a reload of the tab: a lost connection ends in one."""
-    key, most = "kvviz-fields", 2_000_000  # characters; a browser keeps about 5 MB
-    keep = f"""(...now) => {{
-        const text = JSON.stringify(now);
-        try {{
-            if (text.length < {most}) sessionStorage.setItem('{key}', text);
-        }} catch (error) {{ /* no storage */ }}
-        return [];
-    }}"""
-    restore = f"""(...now) => {{
-        try {{
-            const kept = JSON.parse(sessionStorage.getItem('{key}') || 'null');
-            return Array.isArray(kept) && kept.length === now.length ? kept : now;
-        }} catch (error) {{ return now; }}
-    }}"""
-    typed: list[Any] = [form.document, form.question, form.expected, form.methods, form.budgets]
-    demo.load(None, typed, typed, js=restore, **VIEW)
-    for field in typed:
-        field.change(None, typed, None, js=keep, trigger_mode="always_last", **VIEW)
 
 
 def launch_options() -> dict[str, Any]:

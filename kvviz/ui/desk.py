@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import threading
@@ -45,12 +46,13 @@ class Desk:
         self.estimates = Estimates(limits, store)
         self._calibrating, self._stop_calibration = threading.Lock(), threading.Event()
 
-    def run(self, request: gr.Request, *values: Any) -> Iterator[str]:
-        """Run what the fields say; yields statuses, the last one names the finished run."""
-        from kvviz.ui.fields import NAMES
+    def run(self, event: gr.EventData, request: gr.Request) -> Iterator[str]:
+        """Run what the form says; yields statuses, the last one names the finished run."""
+        from kvviz.ui.form import NAMES
 
+        data = event._data if isinstance(event._data, dict) else {}
         try:
-            ask = asks.form_request(self.limits, **dict(zip(NAMES, values)))
+            ask = asks.form_request(self.limits, **{name: data.get(name) for name in NAMES})
         except KvvizError as error:
             yield failed(error)
             return
@@ -110,17 +112,43 @@ class Desk:
                 status = worker.STOPPED
             yield told(**self.with_run(status, keep), experiment=True)
 
-    def methods_of(self, model: str, dtype: str) -> str:
+    def answer(self, body: dict[str, Any]) -> dict[str, Any] | None:
+        """What the form asks beside a run, None for what is not its business; nothing in it is trusted."""
+        answers = {"estimate": self.estimate, "unavailable": self.unavailable, "read": self.read}
+        fn, args = answers.get(str(body.get("view"))), body.get("args")
+        if fn is None:
+            return None
+        try:
+            return fn(args if isinstance(args, dict) else {})
+        except KvvizError as error:
+            return {"error": str(error)}
+
+    def unavailable(self, args: dict[str, Any]) -> dict[str, Any]:
         """Methods that cannot run on this model, each with its reason (known once it is loaded)."""
-        reasons = self.engine.unavailable(str(model), str(dtype))
+        model, dtype = str(args.get("model")), str(args.get("dtype"))
+        reasons = self.engine.unavailable(model, dtype)
         specs = {spec.id: spec for spec in self.engine.methods()}
         rows = [
             {"id": m, "label": specs[m].label, "reason": reason,
              "artefact": specs[m].artefact and specs[m].artefact.name}
             for m, reason in reasons.items()
         ]  # fmt: skip
-        return told(state="methods", methods=rows, model=str(model), dtype=str(dtype),
-                    calibrates=not self.limits.public)  # fmt: skip
+        return {"methods": rows, "model": model, "dtype": dtype, "calibrates": not self.limits.public}
+
+    def estimate(self, args: dict[str, Any]) -> dict[str, Any]:
+        """What Run will take, from the fields that decide it."""
+        return self.estimates.told(args)
+
+    def read(self, args: dict[str, Any]) -> dict[str, Any]:
+        """The text of a file that was dropped or chosen, sent as base64."""
+        from kvviz.engine.documents import read_document
+
+        try:
+            data = base64.b64decode(str(args.get("data") or ""), validate=True)
+        except ValueError:
+            raise InputError("This file did not arrive whole. Try again.") from None
+        text, notices = read_document(str(args.get("name") or ""), data)
+        return {"text": text, "notices": notices}
 
     def calibrate(self, event: gr.EventData) -> Iterator[str]:
         """Make what a method needs for a model, beside all else; one at a time, and not on public servers."""
@@ -148,7 +176,7 @@ class Desk:
                            fraction=status.get("fraction"))  # fmt: skip
         finally:
             self._calibrating.release()
-        yield self.methods_of(model, dtype)
+        yield told(state="methods", **self.unavailable({"model": model, "dtype": dtype}))
 
     def stop_calibration(self) -> None:
         """Stop the calibration; it goes on from its last checkpoint when it is started again."""
@@ -158,10 +186,6 @@ class Desk:
         """What the page is told when a handler itself broke, or a field was refused before it."""
         message = "This was not started: a field holds something that cannot be used, or the server is busy."
         return failed(message)
-
-    def estimate(self, *sized: Any) -> str:
-        """About how long Run will take, from the fields that decide it."""
-        return told(state="estimate", seconds=self.estimates.seconds(*sized))
 
     def arrive(self, request: gr.Request) -> None:
         """The page was opened: the visitor's runs stay."""
@@ -177,30 +201,17 @@ class Desk:
         if self.visitors.leave(request):
             self.store.left(visitor(request))
 
-    def open_saved(self, path: str | None, request: gr.Request) -> str:
-        """Open a run that was saved as a file."""
-        if not path:
-            return told(state="idle")
+    def open_saved(self, event: gr.EventData, request: gr.Request) -> str:
+        """Open a run that was saved as a file, which the page has uploaded."""
+        path = Path(str(event._data.get("path") if isinstance(event._data, dict) else ""))
         try:
-            run = self.store.open(Path(path), visitor(request))
+            uploads = Path(gr.utils.get_upload_folder()).resolve()
+            if not path.resolve().is_relative_to(uploads) or not path.is_file():
+                raise InputError("This file did not arrive. Try again.")
+            run = self.store.open(path, visitor(request))
         except KvvizError as error:
-            return failed(error)
+            return told(state="failed", message=str(error), place="page")
         return told(state="done", message="", run=run.id)
-
-    def read_document(self, path: str | None) -> tuple[Any, str]:
-        """Text of an uploaded document, with a notice where characters could not be read."""
-        if not path:
-            return gr.skip(), told(state="idle")
-        try:
-            from kvviz.engine.documents import decode_document
-
-            if Path(path).stat().st_size > self.limits.max_upload_bytes:
-                megabytes = f"{self.limits.max_upload_bytes / 1e6:.1f} MB"
-                raise InputError(f"This file is larger than {megabytes}. Shorten it.")
-            text, notices = decode_document(Path(path).read_bytes())
-        except KvvizError as error:
-            return gr.skip(), failed(error)
-        return text, told(state="idle", message=" ".join(notices))
 
     def _comparing(self, ask: asks.Request, into: Comparison | None = None) -> worker.Work:
         """The comparison that is asked for, of the very tokens of `into` where it adds to a run."""

@@ -19,35 +19,38 @@ class Estimates:
     def __init__(self, limits: Settings, store: RunStore):
         self.limits, self.store = limits, store
         self._known: dict[str, Times] = {}
+        self._token_bytes: dict[str, int] = {}
 
     def learn(self, model: str, c: Comparison) -> None:
         """Take a run's times."""
         if c.variants and c.seconds.get("prefill"):
-            self._known[model] = Times.of(c)
+            self._known[model], self._token_bytes[model] = Times.of(c), c.token_bytes
 
-    def seconds(
-        self, document: Any, methods: Any, variants: Any, budgets: Any, model: Any, new_tokens: Any
-    ) -> float | None:
-        """Seconds that Run will take; None where that is not known, or the fields will be refused."""
+    def told(self, args: dict[str, Any]) -> dict[str, Any]:
+        """Of the fields that decide it: {"tokens", "most", "answers", "bytes", "seconds"}, as far as each can
+        be told. `bytes` is the whole cache; the fields may hold anything.
+        """
         from kvviz.models.catalog import offer
 
-        model = str(model or "").strip()
-        found = self._times(model)
-        text, named = str(document or ""), [*(methods or []), *(variants or [])]
-        try:
-            answers = len(named) * len(asks.percent_budgets(budgets))
-            asks.check_text(self.limits, document=text)
-        except KvvizError:
-            return None
-        if found is None or not text.strip() or not answers or answers > self.limits.max_variants:
-            return None
-        times, ratio = found
-        offered = offer(model)
+        model = str(args.get("model") or "").strip()
+        text = str(args.get("document") or "")
+        named = [m for name in ("methods", "variants") for m in _listed(args.get(name))]
+        offered, found = offer(model), self._times(model)
         most = min(self.limits.max_tokens, offered.context if offered else self.limits.max_tokens)
-        if times.tokens_of(len(text)) > most:
-            return None
-        steps = int(new_tokens) if isinstance(new_tokens, int | float) and new_tokens >= 1 else 1
-        return ratio * times.expected(len(text), len(named), answers, steps)
+        told: dict[str, Any] = {"most": most, "answers": 0, "tokens": None, "bytes": None, "seconds": None}
+        with contextlib.suppress(KvvizError):
+            told["answers"] = len(named) * len(asks.percent_budgets(args.get("budgets")))
+        if found is None or not text.strip():
+            return told
+        times, ratio = found
+        tokens = told["tokens"] = round(times.tokens_of(len(text)))
+        if model in self._token_bytes:
+            told["bytes"] = tokens * self._token_bytes[model]
+        if told["answers"] and told["answers"] <= self.limits.max_variants and tokens <= most:
+            wanted = args.get("max_new_tokens")
+            steps = int(wanted) if isinstance(wanted, int | float) and wanted >= 1 else 1
+            told["seconds"] = ratio * times.expected(len(text), len(named), told["answers"], steps)
+        return told
 
     def _learn_stored(self) -> None:
         """A fresh server goes by its stored example."""
@@ -71,3 +74,7 @@ class Estimates:
             if row.id in self._known:
                 return self._known[row.id], wanted.weights / row.weights
         return None
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -39,7 +39,7 @@ def view(name: str) -> Callable[[View], View]:
 
 def answer(store: RunStore, exports: Exports, body: Any, visitor: str = "") -> dict[str, Any]:
     """Answer one request {view, run, sel, args} of a visitor; nothing in it is trusted."""
-    from kvviz.ui import cause_views, figure_views, tour_views  # noqa: F401  (they register)
+    from kvviz.ui import cause_views, figure_views, form, tour_views  # noqa: F401  (they register)
 
     body = body if isinstance(body, dict) else {}
     name = str(body.get("view"))

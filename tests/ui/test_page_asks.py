@@ -20,7 +20,8 @@ from kvviz.ui import asks
 from kvviz.ui import engine as engines
 from kvviz.ui.api import compare_endpoint
 from kvviz.ui.desk import Desk
-from kvviz.ui.fields import NAMES, _filler, _variants
+from kvviz.ui.form import NAMES, variants
+from kvviz.ui.form import form as offered
 from kvviz.ui.runs import STORED, RunStore
 
 TEXT = "The keeper of the lighthouse wrote the code 58213 in the ledger every evening. " * 6
@@ -135,8 +136,8 @@ def test_page_endpoint_command_line_stored_run_and_python_run_the_same_under_the
 
 def test_what_is_added_to_a_run_keeps_the_options_of_all_its_methods(engine):
     desk = Desk(engine, RunStore(), settings({}))
-    values = [{**UNTOUCHED, "methods": ["dropkv"], "variants": [], "window": 16}.get(name) for name in NAMES]
-    run = desk.store.get([json.loads(s) for s in desk.run(WHO, *values)][-1]["run"])
+    values = {**UNTOUCHED, "methods": ["dropkv"], "variants": [], "window": 16}
+    run = desk.store.get([json.loads(s) for s in desk.run(SimpleNamespace(_data=values), WHO)][-1]["run"])
     count = 7 / run.comparison.n
     for more in ({"method": "snapkv"}, {"budget": count}):
         event = SimpleNamespace(_data={"run": run.id, **more})
@@ -151,8 +152,8 @@ def test_what_is_added_to_a_run_keeps_the_options_of_all_its_methods(engine):
 
 def test_everything_asked_for_by_the_page_is_not_one_token(engine):
     desk = Desk(engine, RunStore(), settings({}))
-    values = [{**UNTOUCHED, "methods": ["dropkv"], "variants": []}.get(name) for name in NAMES]
-    run = desk.store.get([json.loads(s) for s in desk.run(WHO, *values)][-1]["run"])
+    values = {**UNTOUCHED, "methods": ["dropkv"], "variants": []}
+    run = desk.store.get([json.loads(s) for s in desk.run(SimpleNamespace(_data=values), WHO)][-1]["run"])
     event = SimpleNamespace(_data={"run": run.id, "budget": 1})  # a browser writes 1.0 like this
     assert [json.loads(s) for s in desk.decode_more(event, WHO)][-1]["state"] == "done"
     assert run.comparison.budgets == [1.0, 0.3]
@@ -175,23 +176,40 @@ def test_the_form_offers_only_allocations_that_can_serve_a_method():
 
     model = make_model("llama")
     prompt = kvviz.build_prompt(model, TEXT, "What is the code?")
-    offered = [name for _, name in _variants(Real()) if kvviz.methods.parse_method(name)[0].artefact is None]
+    offered = [name for _, name in variants(Real()) if kvviz.methods.parse_method(name)[0].artefact is None]
     result = kvviz.compare(model, prompt, offered, [0.3], 1, measures=())
     assert len(result.variants) == len(offered) > 50
 
 
 def test_an_example_fills_the_fields():
-    for example in examples():
-        document, question, expected, protocol = _filler(example)()
-        form(document=document, question=question, expected=expected, protocol=protocol)
-        assert expected and question == example.questions[0].question
+    shown = offered(FakeEngine(), settings({}))["examples"]
+    assert [one["title"] for one in shown] == [example.title for example in examples()]
+    for one, example in zip(shown, examples()):
+        form(**{name: one[name] for name in ("document", "question", "expected", "protocol")})
+        assert one["expected"] and one["question"] == example.questions[0].question
+
+
+def test_every_method_of_the_form_stands_in_a_group():
+    class Real:
+        methods = staticmethod(kvviz.list_methods)
+        allocations = engines.Engine.allocations
+
+    shown = offered(Real(), settings({}))
+    groups = {group["name"]: [m["id"] for m in group["methods"]] for group in shown["groups"]}
+    assert list(groups) == ["position", "keys", "attention", "attention and values", "learned", "controls"]
+    assert sorted(m for ids in groups.values() for m in ids) == sorted(m.id for m in METHODS)
+    assert groups["position"] == ["streaming_llm"] and groups["controls"] == ["random"]
+    five = [m["id"] for group in shown["groups"] for m in group["methods"] if m["five"]]
+    assert sorted(five) == ["compresskv", "criticalkv", "dropkv", "indexmem", "laprox"]
+    cheap = {one["name"]: one["methods"] for one in shown["sets"]}["Everything cheap"]
+    assert "snapkv" in cheap and not {"kvzip", "h2o", "indexmem"} & set(cheap)
 
 
 def test_a_run_with_budgets_in_tokens_is_asked_again_as_it_was(engine):
     desk = Desk(engine, RunStore(), settings({}))
     fields = {**UNTOUCHED, "methods": ["dropkv"], "variants": [], "budgets": ["1t", "5t"]}
-    values = [fields.get(name) for name in NAMES]
-    run = desk.store.get([json.loads(s) for s in desk.run(WHO, *values)][-1]["run"])
+    values = fields
+    run = desk.store.get([json.loads(s) for s in desk.run(SimpleNamespace(_data=values), WHO)][-1]["run"])
     event = SimpleNamespace(_data={"run": run.id, "method": "knorm"})
     assert [json.loads(s) for s in desk.decode_more(event, WHO)][-1]["state"] == "done"
     assert [(v.method, v.budget) for v in run.comparison.variants] == [

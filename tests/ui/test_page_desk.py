@@ -1,5 +1,6 @@
 """Handlers of the fields: statuses as JSON, limits, opening files."""
 
+import base64
 import dataclasses
 import json
 import threading
@@ -10,7 +11,7 @@ from fake_engine import FakeEngine
 
 from kvviz.settings import settings
 from kvviz.ui.desk import Desk
-from kvviz.ui.fields import NAMES
+from kvviz.ui.form import NAMES, filled
 
 GOOD = {"document": "text", "question": "q?", "methods": ["snapkv", "dropkv"], "budgets": ["50%"],
         "model": "smollm2-135m", "dtype": "auto", "protocol": "question-aware",
@@ -24,8 +25,8 @@ def desk(store):
 
 
 def _run(desk, **change):
-    values = [{**GOOD, **change}.get(name) for name in NAMES]
-    return [json.loads(s) for s in desk.run(WHO, *values)]
+    values = {**GOOD, **change}
+    return [json.loads(s) for s in desk.run(SimpleNamespace(_data=values), WHO)]
 
 
 def test_a_run_is_kept_and_named(desk):
@@ -60,47 +61,69 @@ def test_public_servers_take_catalogue_models_only(store):
     assert "list" in _run(desk, model="/etc/passwd")[-1]["message"]
 
 
-def test_opening_files(desk, tmp_path):
-    opened = json.loads(desk.open_saved(str(tmp_path / "example.zip"), WHO))
-    assert desk.store.get(opened["run"]).origin == "file"
+def test_opening_files(desk, tmp_path, monkeypatch):
+    def opened(path):
+        return json.loads(desk.open_saved(SimpleNamespace(_data={"path": str(path)}), WHO))
+
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
+    assert "did not arrive" in opened(tmp_path / "example.zip")["message"]  # only what was uploaded is read
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    assert desk.store.get(opened(tmp_path / "example.zip")["run"]).origin == "file"
     bad = tmp_path / "bad.zip"
     bad.write_bytes(b"PK\x03\x04 nothing")
-    assert json.loads(desk.open_saved(str(bad), WHO))["state"] == "failed"
+    assert opened(bad)["state"] == opened(tmp_path / "none.zip")["state"] == "failed"
 
 
-def test_reading_documents(desk, tmp_path):
-    path = tmp_path / "text.txt"
-    path.write_bytes("naïve <b>".encode())
-    text, status = desk.read_document(str(path))
-    assert text == "naïve <b>" and json.loads(status)["state"] == "idle"
-    path.write_bytes(bytes(range(256)) * 4)
-    _, status = desk.read_document(str(path))
-    assert json.loads(status)["message"]
+def test_reading_documents(desk):
+    def read(name, data):
+        return desk.answer({"view": "read", "args": {"name": name, "data": base64.b64encode(data).decode()}})
+
+    assert read("text.txt", "naïve <b>".encode())["text"] == "naïve <b>"
+    assert read("a.html", "<p>naïve</p>".encode())["text"] == "naïve"
+    assert "not text" in read("text.txt", bytes(range(256)) * 4)["error"]
+    assert "whole" in desk.answer({"view": "read", "args": {"name": "x", "data": "§"}})["error"]
+    assert desk.answer({"view": "kept"}) is None  # a view of a run, which others answer
+
+
+def _estimate(desk, **change):
+    fields = {"document": "x" * 100, "methods": ["snapkv"], "variants": ["dropkv"], "budgets": "50",
+              "model": "smollm2-135m", "max_new_tokens": 8, **change}  # fmt: skip
+    return desk.answer({"view": "estimate", "args": fields})
 
 
 def test_an_estimate_scales_the_last_run(desk, comparison):
-    def seconds(document, budgets="50", model="smollm2-135m", new_tokens=8):
-        status = desk.estimate(document, ["snapkv"], ["dropkv"], budgets, model, new_tokens)
-        return json.loads(status)["seconds"]
-
     comparison.seconds = {"prefill": 2.0, "read": 0.0, "score": 1.0, "decode": 4.0}
     desk.estimates.learn("smollm2-135m", comparison)
-    short = seconds("x" * 100)
-    assert 0 < short < seconds("x" * 400)
-    assert short < seconds("x" * 100, new_tokens=16)
-    assert seconds("x" * 100, model="smollm2-1.7b") == pytest.approx(short * 1700 / 135)
-    assert seconds("x", budgets="junk") is None and seconds(" ") is None
-    assert seconds("x" * 10**7) is None  # it would be refused
-    assert seconds("x" * 100, model="another/one") is None
+    short = _estimate(desk)["seconds"]
+    assert 0 < short < _estimate(desk, document="x" * 400)["seconds"]
+    assert short < _estimate(desk, max_new_tokens=16)["seconds"]
+    other = _estimate(desk, model="smollm2-1.7b")
+    assert other["seconds"] == pytest.approx(short * 1700 / 135) and other["bytes"] is None
+    assert _estimate(desk, budgets="junk")["seconds"] is _estimate(desk, document=" ")["seconds"] is None
+    long = _estimate(desk, document="x" * 10**7)
+    assert long["seconds"] is None and long["tokens"] > long["most"]  # it would be refused
+    assert _estimate(desk, model="another/one")["seconds"] is None
+    told = _estimate(desk, methods=["snapkv", "tova"], variants=[], budgets="50%, 20%, 128t")
+    assert told["answers"] == 6 and told["bytes"] == told["tokens"] * comparison.token_bytes
 
 
 def test_a_fresh_server_estimates_from_its_stored_example(store, comparison, tmp_path):
     comparison.seconds = {"prefill": 2.0, "decode": 4.0}
     comparison.model = dataclasses.replace(comparison.model, id="smollm2-135m")
     comparison.save(tmp_path / "example.zip")
-    desk = Desk(FakeEngine(), store, settings({}))
-    status = desk.estimate("x" * 100, ["snapkv"], [], "50", "smollm2-135m", 8)
-    assert json.loads(status)["seconds"] > 0
+    told = _estimate(Desk(FakeEngine(), store, settings({})))
+    assert told["seconds"] > 0 and told["bytes"] > 0 and told["tokens"] > 0
+
+
+def test_a_run_fills_the_form_as_it_was_asked_for(desk):
+    asked = {**GOOD, "variants": ["snapkv:window=16"], "budgets": ["50%", "12t"], "expected": "58213",
+             "temperature": 0.5, "seed": 7}  # fmt: skip
+    run = desk.store.get(_run(desk, **asked)[-1]["run"])
+    again = filled(run)
+    assert set(again) == set(NAMES)
+    assert {name: again[name] for name in asked if name not in ("methods", "variants", "budgets")} == {
+        name: asked[name] for name in asked if name not in ("methods", "variants", "budgets")
+    }
 
 
 def test_a_stored_run_is_never_changed_by_a_visitor(desk):
@@ -136,16 +159,16 @@ def test_a_reader_of_a_shared_run_gets_a_copy(desk):
 def test_the_owner_is_known_again_after_a_reload(desk):
     page = SimpleNamespace(session_hash="one", cookies={"kvviz-visitor": "browser"})
     again = SimpleNamespace(session_hash="new", cookies={"kvviz-visitor": "browser"})
-    values = [GOOD.get(name) for name in NAMES]
-    run = desk.store.get([json.loads(s) for s in desk.run(page, *values)][-1]["run"])
+    values = GOOD
+    run = desk.store.get([json.loads(s) for s in desk.run(SimpleNamespace(_data=values), page)][-1]["run"])
     event = SimpleNamespace(_data={"run": run.id, "budget": 0.15})
     assert [json.loads(s) for s in desk.decode_more(event, again)][-1]["run"] == run.id
 
 
 def test_stop_stops_all_work_of_a_page(store):
     desk = Desk(FakeEngine(steps=500, pause=0.01), store, settings({}))
-    values = [GOOD.get(name) for name in NAMES]
-    first, second = desk.run(WHO, *values), desk.run(WHO, *values)
+    values = GOOD
+    first, second = desk.run(SimpleNamespace(_data=values), WHO), desk.run(SimpleNamespace(_data=values), WHO)
     next(first), next(second)
     desk.stop(WHO)
     assert json.loads([*first][-1])["state"] == json.loads([*second][-1])["state"] == "stopped"
@@ -153,11 +176,11 @@ def test_stop_stops_all_work_of_a_page(store):
 
 def test_a_page_holds_at_most_two_places_in_the_line(store):
     desk = Desk(FakeEngine(steps=500, pause=0.01), store, settings({}))
-    values = [GOOD.get(name) for name in NAMES]
-    runs = [desk.run(WHO, *values) for _ in range(3)]
+    values = GOOD
+    runs = [desk.run(SimpleNamespace(_data=values), WHO) for _ in range(3)]
     states = [json.loads(next(run))["state"] for run in runs]
     assert states == ["running", "running", "failed"]
-    assert json.loads(next(desk.run(OTHER, *values)))["state"] == "running"
+    assert json.loads(next(desk.run(SimpleNamespace(_data=values), OTHER)))["state"] == "running"
     for run in runs:
         run.close()
 

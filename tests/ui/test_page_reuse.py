@@ -13,7 +13,6 @@ from kvviz.settings import settings
 from kvviz.ui import asks
 from kvviz.ui import engine as engines
 from kvviz.ui.desk import Desk
-from kvviz.ui.fields import NAMES
 from kvviz.ui.line import Line, words
 from kvviz.ui.traces import Traces
 
@@ -91,7 +90,7 @@ def told(statuses):
 
 
 def run(desk):
-    last = told(desk.run(WHO, *[GOOD.get(name) for name in NAMES]))[-1]
+    last = told(desk.run(SimpleNamespace(_data=GOOD), WHO))[-1]
     assert last["state"] == "done", last
     return desk.store.get(last["run"])
 
@@ -147,7 +146,7 @@ def test_the_line_moves_in_order():
 def test_whoever_stops_waiting_gives_the_place_up(store):
     desk = Desk(FakeEngine(), store, settings({}))
     ticket = desk.line.enter("another")
-    waiting = desk.run(WHO, *[GOOD.get(name) for name in NAMES])
+    waiting = desk.run(SimpleNamespace(_data=GOOD), WHO)
     assert json.loads(next(waiting))["message"] == "1 run before yours"
     desk.stop(WHO)
     assert [json.loads(s)["state"] for s in waiting] == ["stopped"]

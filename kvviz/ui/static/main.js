@@ -12,8 +12,9 @@ import {buildEffect} from './views/effect.js';
 import {findingBox} from './views/finding.js';
 import {mountHead} from './views/head.js';
 import {buildKept} from './views/kept.js';
+import {buildForm} from './views/form.js';
 import {emptyPage, openRun, statusLine} from './views/opening.js';
-import {liveBox, mountRun} from './views/run.js';
+import {liveBox} from './views/run.js';
 import {buildSteps} from './views/steps.js';
 import {buildSweep} from './views/sweep.js';
 import {buildTour} from './views/tour.js';
@@ -28,11 +29,10 @@ export function start({element, props, server, trigger, plotlyUrl}) {
     ['cause', 'Cause', buildCause()],
     ['effect', 'Effect', ...buildEffect()], ['sweep', 'Sweep', buildSweep()], ['try', 'Try it', buildTry()],
     ['steps', 'Steps', buildSteps()]]);
-  put(page.app, banner, buildTour(), statusLine, liveBox, findingBox,
+  put(page.app, banner, buildForm(), buildTour(), statusLine, liveBox, findingBox,
     h('div', {class: 'kv-explore'}, buildBar(), ...buildAnswers(),
       h('div', {class: 'kv-work'}, buildDocument(), views), under), live);
   mountHead();
-  mountRun();
   const link = readLink(), first = boot.stored[0];
   showTab(link.tab || 'kept');
   if (link.run) openRun(link.run, link.sel, link.tab);

@@ -1,5 +1,5 @@
 // Opens a run: what it holds, where its text lies, and the selection it is opened on.
-import {h, put, reveal, sleep} from '../lib/dom.js';
+import {h, put} from '../lib/dom.js';
 import {fitted} from '../lib/link.js';
 import {ask, page} from '../lib/page.js';
 import {S, refreshAll, setSelection} from '../lib/state.js';
@@ -56,14 +56,5 @@ export function emptyPage() {
   openSetup();
 }
 
-// Opens the fields. Right after the page has loaded they may not be there yet, so it tries again.
-export async function openSetup() {
-  const field = () => document.querySelector('#kv-document-field textarea');
-  for (let tries = 0; tries < 20 && !field()?.offsetParent; tries += 1) {
-    document.querySelector('#kv-setup > button, #kv-setup button.label-wrap')?.click();
-    await sleep(400);
-  }
-  const setup = document.getElementById('kv-setup');
-  if (setup) reveal(setup);
-  field()?.focus({preventScroll: true});
-}
+// Opens the form; it listens, so that neither has to know the other.
+export const openSetup = () => document.dispatchEvent(new CustomEvent('kv:setup'));

@@ -12,17 +12,21 @@ const LOST = 'The server does not answer, so nothing was started. Try again when
 const CHECK_MS = 4000;  // how often a run without news looks whether the server is still there
 
 export const jobLine = () => h('div', {class: 'kv-job', 'aria-live': 'polite'});
-const runBox = h('div', {class: 'kv-run', 'aria-live': 'polite'});
-const livePart = h('div', {});
+export const runBox = h('div', {class: 'kv-run', id: 'kv-run', 'aria-live': 'polite'});
+const stop = () => page.trigger('stop_run', {});
+export const runButton = h('button', {class: 'kv-button kv-primary', id: 'kv-run-button'}, 'Run');
+export const stopButton = h('button', {class: 'kv-button', id: 'kv-stop-button', disabled: true,
+  onclick: stop}, 'Stop');
+const livePart = h('div', {}), liveAsked = h('div', {});
 // The button stays the same element while statuses come: a click must not fall between two of them.
 export const liveBox = h('section',
   {class: 'kv-live', id: 'kv-live', hidden: true, 'aria-label': 'Run in progress'},
   h('div', {class: 'kv-live-head'}, h('b', {}, 'Your run'),
-    h('button', {class: 'kv-button kv-small', onclick: () => page.trigger('stop_run', {})}, 'Stop')),
-      livePart);
+    h('button', {class: 'kv-button kv-small', onclick: stop}, 'Stop')), livePart, liveAsked);
 let running = false;
 let job = null;  // the line beside the button that was pressed on a finished run; null for a run of the form
 let jobThen = {};  // what is chosen once the job is done
+let own = null;  // the fields of the form's run
 let liveText = {};
 
 // Ask Python for more of the run that is shown. What comes of it is told in `line`, beside its button.
@@ -45,46 +49,30 @@ function refuse() {
   ask('finding');  // says on the page that nobody answers
 }
 
-export function mountRun() {
-  const place = document.getElementById('kv-run');
-  if (!place) { setTimeout(mountRun, 100); return; }
-  place.append(runBox);
-  document.getElementById('kv-run-button')?.addEventListener('click', press, {capture: true});
-  busy(false);
-}
-
-function press(event) {
-  if (connection.lost) {
-    event.stopImmediatePropagation();
-    alive().then(there => there || refuse());
-    return;
-  }
+// What the form says is run. The page shows the visitor's own text from here on, not the run before it.
+export async function startRun(fields) {
   if (running) return;
   job = null;
+  own = fields;
   showStatus(WAITING);
-  alive().then(there => there || refuse());
+  if (!connection.lost && await alive()) page.trigger('run_form', fields);
+  else refuse();
 }
 
 function busy(on) {
   running = on;
-  const run = document.getElementById('kv-run-button'), stop = document.getElementById('kv-stop-button');
-  if (run) run.disabled = on;
-  if (stop) stop.disabled = !on;
-  page.app.classList.toggle('kv-previous', on);
+  runButton.disabled = on;
+  stopButton.disabled = !on;
+  page.app.classList.toggle('kv-previous', on && job !== null);
+  page.app.classList.toggle('kv-running', on && job === null);
 }
 
-const told = {estimate: s => showEstimate(s.seconds), calibrate: showCalibration, methods: showUnavailable};
+const told = {calibrate: showCalibration, methods: showUnavailable};
 document.addEventListener('kv:status', event => {
   let status = null;
   try { status = JSON.parse(event.detail || 'null'); } catch (error) { return; }
   if (status?.state) (told[status.state] || showStatus)(status);
 });
-
-function showEstimate(seconds) {
-  if (running || runBox.querySelector('.kv-failed')) return;  // an error stays until the next run
-  put(runBox, seconds
-    ? h('p', {class: 'kv-guide'}, `This run should take about ${fmt.seconds(Math.max(1, seconds))}.`) : '');
-}
 
 function progressLine(s) {
   if (s.stage === 'wait') return [h('p', {class: 'kv-stage-line', id: 'kv-waiting'},
@@ -113,23 +101,31 @@ function showStatus(s) {
     return;
   }
   liveBox.hidden = true;
+  document.dispatchEvent(new CustomEvent('kv:ran'));
   const failed = s.state === 'failed';
   put(line, s.message ? h('p', failed ? {class: 'kv-failed', role: 'alert'} : {class: 'kv-stage-line'},
     s.message) : '');
-  if (!job || !failed) tellStatus(s.message, failed);
+  if (job ? !failed : s.run || s.place) tellStatus(s.message, failed);
   const stay = s.run === S.run || s.experiment || job;
   const then = job ? jobThen : {};
   job = null;
   if (!s.run) return;
-  openRun(s.run, stay ? {...S.sel, ...(s.state === 'done' ? then : {})} : {}, stay ? S.tab : 'kept').then(() => {
+  const sel = stay ? {...S.sel, ...(s.state === 'done' ? then : {})} : {};
+  openRun(s.run, sel, stay ? S.tab : 'kept').then(() => {
     if (!stay) put(line, '');
     if (s.state === 'done' && !stay) reveal(findingBox);
   });
 }
 
-// Answers while they are written: one small card each, without scores until the run is over.
+// The visitor's own text and question at once, answers while they are written: one small card each, without
+// scores until the run is over.
 function showLive(s) {
-  if (liveBox.hidden) liveText = {};
+  if (liveBox.hidden) {
+    liveText = {};
+    put(liveAsked, job ? null : [h('p', {class: 'kv-question'}, h('span', {class: 'kv-label'}, 'Question '),
+      h('b', {dir: 'auto'}, own?.question || '')), h('div', {class: 'kv-live-text', dir: 'auto', tabindex: 0},
+      own?.document || '')]);
+  }
   liveBox.hidden = false;
   Object.assign(liveText, s.answers || {});
   const keys = Object.keys(liveText);

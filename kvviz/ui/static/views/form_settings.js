@@ -1,0 +1,87 @@
+// What is folded away in the form: model, answer length, sampling, settings for all methods, saved runs.
+import {h} from '../lib/dom.js';
+import {page} from '../lib/page.js';
+import {variantField} from './form_methods.js';
+import {tellStatus} from './opening.js';
+
+const inputs = {};  // field of the server -> its control
+
+export const labelled = (text, control, id, hint) => h('label', {class: 'kv-field', id},
+  h('span', {class: 'kv-label'}, text), control, hint ? h('span', {class: 'kv-guide'}, hint) : null);
+
+const field = (name, text, control, id, hint) => {
+  inputs[name] = control;
+  return labelled(text, control, id, hint);
+};
+const number = attrs => h('input', {type: 'number', ...attrs});
+
+// {same, folds, saved}: the switch in plain sight, the folded parts, the way to a saved run.
+export function moreSettings(offer, modelChanged) {
+  const models = h('datalist', {id: 'kv-model-names'},
+    offer.models.map(one => h('option', {value: one.id}, `${one.label} (${one.needs})`)));
+  const model = offer.any_model ? h('input', {type: 'text', list: 'kv-model-names'})
+    : h('select', {}, offer.models.map(one => h('option', {value: one.id}, `${one.label} (${one.needs})`)));
+  const dtype = h('select', {}, offer.dtypes.map(one => h('option', {value: one}, one)));
+  for (const one of [model, dtype]) one.addEventListener('change', modelChanged);
+  const same = inputs.controlled = h('input', {type: 'checkbox'});
+  const fold = (id, title, ...nodes) => h('details', {class: 'kv-more', id}, h('summary', {}, title),
+    h('div', {class: 'kv-fields'}, nodes));
+  return {
+    same: h('label', {class: 'kv-check kv-same', id: 'kv-controlled-field'}, same,
+      'Same settings for all: window, pooling and joining of query heads'),
+    folds: [fold('kv-more', 'Model and settings',
+      field('model', offer.any_model ? 'Model: a name, a hub id, a folder or a .gguf file' : 'Model', model,
+        'kv-model-field'), models,
+      field('dtype', 'Number format', dtype, 'kv-dtype-field'),
+      field('max_new_tokens', 'Answer length, tokens at most',
+        number({min: 1, max: offer.most_new_tokens, step: 1}), 'kv-new-tokens-field'),
+      field('window', 'Observation window, tokens (empty: each method’s own)', number({min: 1, step: 1}),
+        'kv-window-field'),
+      field('system', 'System message (optional)', h('input', {type: 'text'}), 'kv-system-field')),
+    fold('kv-advanced', 'Advanced', variantField(offer),
+      field('evict_every', 'Evict again after every so many new tokens (0: never)',
+        number({min: 0, step: 1}), 'kv-every-field', `Only methods that can: ${offer.decodes.join(', ')}`),
+      field('temperature', 'Temperature (0: greedy)', number({min: 0, max: 2, step: 0.05}),
+        'kv-temperature-field'),
+      field('top_p', 'Top-p', number({min: 0.05, max: 1, step: 0.05}), 'kv-top-p-field'),
+      field('seed', 'Seed', number({step: 1}), 'kv-seed-field'))],
+    saved: savedRun()};
+}
+
+const DEFAULTS = {model: '', dtype: 'auto', max_new_tokens: 64, window: '', system: '', evict_every: 0,
+  temperature: 0, top_p: 1, seed: 0};
+
+export function setSettings(fields) {
+  for (const [name, otherwise] of Object.entries(DEFAULTS)) {
+    if (name in fields) inputs[name].value = fields[name] ?? otherwise;
+    else if (inputs[name].value === '') inputs[name].value = otherwise;
+  }
+  if ('controlled' in fields) inputs.controlled.checked = Boolean(fields.controlled);
+}
+
+export function readSettings() {
+  const read = Object.entries(inputs).map(([name, control]) => [name, control.type === 'checkbox'
+    ? control.checked : control.type !== 'number' ? control.value
+      : control.value === '' ? null : Number(control.value)]);
+  return Object.fromEntries(read);
+}
+
+// A saved run is sent as any upload is, then opened by its place on the server.
+function savedRun() {
+  const chooser = h('input', {type: 'file', accept: '.zip,.json', hidden: true, onchange: async () => {
+    const [file] = chooser.files, body = new FormData();
+    body.append('files', file);
+    chooser.value = '';
+    tellStatus(`Opening ${file.name}`);
+    try {
+      const reply = await fetch(new URL('gradio_api/upload', document.baseURI), {method: 'POST', body});
+      if (!reply.ok) throw new Error(await reply.text());
+      const [path] = await reply.json();
+      page.trigger('open_saved', {path});
+    } catch (error) {
+      tellStatus('The file could not be sent. It may be too large, or the connection was lost.', true);
+    }
+  }});
+  return h('span', {}, h('button', {class: 'kv-button', id: 'kv-open-saved',
+    onclick: () => chooser.click()}, 'Open a saved run'), chooser);
+}
