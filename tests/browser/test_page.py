@@ -37,9 +37,9 @@ def cell(page, panel, x, y):
 
 
 def fill_form(page, document="A short text.", question="What?"):
-    page.get_by_role("button", name="Use my own text").first.click()
+    page.locator("#kv-form-button").click()
     page.locator("#kv-document-field textarea").fill(document)
-    page.locator("#kv-question-field textarea, #kv-question-field input").first.fill(question)
+    page.locator("#kv-question-field input").fill(question)
 
 
 def test_first_screen(visit_fresh):
@@ -194,7 +194,7 @@ def test_errors_keep_fields_and_result(visit_fresh):
     expect(page.locator("#kv-run")).to_contain_text("Paste or upload a document first.")
     expect(page.locator("#kv-source")).to_contain_text("Stored example")
     page.locator("#kv-document-field textarea").fill("x")
-    page.locator("#kv-question-field textarea, #kv-question-field input").first.fill("fail")
+    page.locator("#kv-question-field input").fill("fail")
     page.locator("#kv-run-button").click()
     expect(page.locator("#kv-run")).to_contain_text("9,310 tokens")
     expect(page.locator("#kv-document-field textarea")).to_have_value("x")
@@ -214,10 +214,10 @@ def test_hostile_text_stays_text(visit, served, tmp_path):
     for variant in c.variants:
         variant.text = HOSTILE
     page = visit()
-    page.get_by_role("button", name="Use my own text").first.click()
+    page.locator("#kv-form-button").click()
     path = c.save(tmp_path / "hostile.zip")
     with page.expect_file_chooser() as chooser:
-        page.locator("#kv-open-saved").first.click()
+        page.locator("#kv-open-saved").click()
     chooser.value.set_files(str(path))
     expect(page.locator("#kv-source")).to_contain_text("Opened file")
     drawn(page, "kv-kept-a")

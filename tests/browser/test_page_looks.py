@@ -22,9 +22,9 @@ PANELS = {"kept": "kv-heads-a", "why": "kv-why", "effect": "kv-effect-dots", "sw
 def test_every_text_has_contrast(visit_fresh, theme):
     page = visit_fresh(f"?__theme={theme}&r=stored-b-cutting-run")
     drawn(page, "kv-kept-a")
-    page.locator("#kv-setup button.label-wrap").first.click()
-    for name in ("What the methods do", "Model and settings", "Advanced"):
-        page.get_by_role("button", name=name).click()
+    page.locator("#kv-form-button").click()
+    for summary in page.locator("#kv-form summary").all():
+        summary.click()
     page.locator("#kv-all-button").click()
     page.locator("#kv-run-button").click()
     expect(page.locator("#kv-run .kv-failed")).to_contain_text("Paste or upload a document first.")

@@ -71,13 +71,10 @@ def test_whoever_waits_sees_the_line(visit_fresh):
 def test_advanced_settings_reach_the_run(visit_fresh, served):
     page = visit_fresh()
     fill_form(page, question="slow?")
-    page.get_by_role("button", name="Advanced").click()
+    page.locator("#kv-advanced summary").click()
     page.locator("#kv-controlled-field input").check()
     page.locator("#kv-every-field input").fill("8")
-    field = page.locator("#kv-variants-field input")
-    field.fill("snapkv:allocation=global")
-    field.press("Enter")
-    field.press("Tab")
+    page.locator("#kv-variants-field input").fill("snapkv:allocation=global")
     page.locator("#kv-run-button").click()
     expect(page.locator("#kv-live .kv-live-card").first).to_be_visible()
     ask = served[1].asked[-1]
@@ -89,10 +86,9 @@ def test_advanced_settings_reach_the_run(visit_fresh, served):
 def test_a_method_that_is_not_calibrated_says_so(visit_fresh):
     page = visit_fresh()
     fill_form(page)
-    page.get_by_role("button", name="Model and settings").click()
+    page.locator("#kv-more summary").click()
     field = page.locator("#kv-model-field input")
     field.fill("tiny")
-    field.press("Enter")
     field.press("Tab")
     box = page.locator("#kv-unavailable")
     expect(box).to_contain_text("DropKV was not calibrated for tiny.")
@@ -149,3 +145,63 @@ def test_steps_are_shown_where_the_run_evicted_while_generating(visit):
     expect(page.locator("#kv-doc-text .kv-crossed").first).to_be_attached()
     page.locator("#kv-steps").get_by_role("button", name="Show as table").click()
     expect(page.locator("#kv-steps tbody tr").first).to_be_visible()
+
+
+def test_a_run_fills_the_form_and_one_thing_is_changed(visit_fresh, served):
+    page = visit_fresh()
+    page.locator("#kv-change").click()  # the run that is shown
+    question = page.locator("#kv-question-field input")
+    expect(question).not_to_have_value("")
+    expect(page.locator("#kv-document-field textarea")).to_have_value(re.compile("lighthouse"))
+    question.fill("Something else?")
+    page.locator("#kv-budgets-field input").fill("40%, 12t")
+    page.locator("#kv-run-button").click()
+    expect(page.locator("#kv-source")).to_contain_text("Your run")
+    ask = served[1].asked[-1]
+    assert ask.question == "Something else?" and "lighthouse" in ask.document
+    assert (ask.budgets, ask.methods) == ((0.4, 12), ("snapkv", "dropkv", "streaming_llm"))
+    mine = page.locator("#kv-stored option").filter(has_text="Something else?")
+    expect(mine).to_have_count(1)  # the runs of this browser can be opened again
+    page.locator("#kv-stored").select_option("stored-a-stored-run")
+    expect(page.locator("#kv-source")).to_contain_text("Stored example")
+    page.locator("#kv-stored").select_option(mine.get_attribute("value"))
+    expect(page.locator("#kv-source")).to_contain_text("Your run")
+    page.locator("#kv-change").click()
+    expect(question).to_have_value("Something else?")
+    expect(page.locator("#kv-budgets-field input")).to_have_value("40%, 12t")
+
+
+def test_while_a_run_goes_on_the_page_shows_what_was_asked(visit_fresh):
+    page = visit_fresh()
+    fill_form(page, document="My own words.", question="slow?")
+    page.locator(".kv-set").first.click()
+    expect(page.get_by_role("checkbox", name="DropKV")).to_be_checked()
+    expect(page.get_by_role("checkbox", name="KeyDiff")).not_to_be_checked()
+    expect(page.locator("#kv-estimate")).to_contain_text("answers and the full cache's")
+    page.locator("#kv-run-button").click()
+    live = page.locator("#kv-live")
+    expect(live).to_contain_text("My own words.")
+    expect(live).to_contain_text("slow?")
+    expect(live.locator(".kv-live-card").first).to_be_visible()
+    for old in ("#kv-finding", "#kv-cards", "#kv-document"):
+        expect(page.locator(old)).to_be_hidden()
+    page.locator("#kv-stop-button").click()
+    expect(page.locator("#kv-run")).to_contain_text("Stopped.")
+
+
+def test_a_file_is_read_into_the_form(visit_fresh, tmp_path):
+    page = visit_fresh()
+    page.locator("#kv-form-button").click()
+    path = tmp_path / "notes.html"
+    path.write_text("<h1>Ledger</h1><script>x()</script><p>The code is 58213.</p>")
+    with page.expect_file_chooser() as chooser:
+        page.locator("#kv-upload").click()
+    chooser.value.set_files(str(path))
+    document = page.locator("#kv-document-field textarea")
+    expect(document).to_have_value(re.compile("^Ledger\\s+The code is 58213.$"))
+    expect(page.locator("#kv-read-note")).to_contain_text("notes.html")
+    path = tmp_path / "scan.pdf"
+    path.write_bytes(b"%PDF-1.7 broken")
+    page.locator("#kv-document-field input[type=file]").set_input_files(str(path))
+    expect(page.locator("#kv-read-note")).to_contain_text("damaged")
+    expect(document).to_have_value(re.compile("58213"))  # what was there stays

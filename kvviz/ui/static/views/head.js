@@ -1,6 +1,7 @@
 // Header: title, link, exports, and the line that says which run is shown and the ways to another.
 import {chooser, fileName, h, put, save} from '../lib/dom.js';
 import {fmt} from '../lib/format.js';
+import {myRuns, remember} from '../lib/mine.js';
 import {ask, page} from '../lib/page.js';
 import {S, label} from '../lib/state.js';
 import {findingBox} from './finding.js';
@@ -70,7 +71,9 @@ async function exportRun(kind) {
 
 const ORIGINS = {stored: 'Stored example', own: 'Your run', file: 'Opened file'};
 function showSource() {
-  const m = S.meta, options = page.boot.stored.map(s => [s.id, s.title]);
+  const m = S.meta;
+  remember(m);
+  const options = [...page.boot.stored, ...myRuns()].map(s => [s.id, s.title]);
   if (!options.some(([id]) => id === m.id)) options.unshift([m.id, m.title]);
   const pick = chooser('Shown', options, m.id, id => openRun(id, {}),
     {id: 'kv-stored', title: 'Run that is shown'});

@@ -1,6 +1,7 @@
 // Opens a run: what it holds, where its text lies, and the selection it is opened on.
 import {h, put} from '../lib/dom.js';
 import {fitted} from '../lib/link.js';
+import {forget} from '../lib/mine.js';
 import {ask, page} from '../lib/page.js';
 import {S, refreshAll, setSelection} from '../lib/state.js';
 import {showTab, tabs} from '../lib/tabs.js';
@@ -23,6 +24,7 @@ export async function openRun(id, wanted, tab) {
   if (turn !== opening) return;  // another run was asked for meanwhile
   if (m.error) {
     S.run = before;
+    if (!m.lost) forget(id);
     tellStatus(m.error, true);
     const first = page.boot.stored[0];
     if (!before && first && id !== first.id) await openRun(first.id, {});
