@@ -20,7 +20,7 @@ STAGES = (
     {"errors", "types", "settings", "resources", "identity", "options", "lazy", "memory"},
     {"engine.ask", "engine.steps"},
     {"models"},
-    {"engine.ranking", "engine.documents"},
+    {"engine.ranking", "engine.documents", "engine.formats"},
     {"engine.prompts", "engine.forward", "engine.attention"},
     {"engine.budgets"},
     {"methods"},

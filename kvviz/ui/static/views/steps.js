@@ -42,8 +42,11 @@ export function buildSteps() {
   };
   const panel = new Panel({id: 'steps', title: 'What was dropped while the answer was written', view: 'steps',
     tab: 'steps', height: 420, reads: ['run', 'a', 'budget'],
-    onHover: p => p.pointNumber?.length === 2 ? cutWords(panel.plot.spec.layout.meta.moments[p.pointNumber[1]],
-      p.pointNumber[0], counts(panel, ...p.pointNumber)) : '',
+    onHover: p => {
+      if (p.pointNumber?.length !== 2) return '';
+      const [layer, cut] = p.pointNumber, {moments} = panel.plot.spec.layout.meta;
+      return cutWords(moments[cut], layer, counts(panel, layer, cut));
+    },
     onPick: p => p.pointNumber?.length === 2 && list(panel, ...p.pointNumber),
       after: () => { put(words); crossOut(null); }});
   return [panel.el, words];
