@@ -18,9 +18,9 @@ PACKAGE = ROOT / "kvviz"
 # Stages in order; a module may import from its own stage and from those before it.
 STAGES = (
     {"errors", "types", "settings", "resources", "identity", "options", "lazy", "memory"},
-    {"engine.ask", "engine.steps"},
+    {"engine.ask", "engine.steps", "engine.formats"},
     {"models"},
-    {"engine.ranking", "engine.documents", "engine.formats"},
+    {"engine.ranking", "engine.documents"},
     {"engine.prompts", "engine.forward", "engine.attention"},
     {"engine.budgets"},
     {"methods"},
