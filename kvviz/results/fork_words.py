@@ -9,6 +9,7 @@ from kvviz.results import words as text
 from kvviz.results.comparison import FULL, Comparison
 from kvviz.results.fork import Fork
 from kvviz.results.verdict import contains_expected
+from kvviz.types import QUESTION_AWARE
 
 NEAR = 10  # a token among so many likeliest was not lost
 
@@ -70,7 +71,9 @@ def looked_words(c: Comparison, step: int, answers: Sequence[tuple[str, str]], l
     said = f"{token}: {text.share(float(share))} of what this token looked at is gone in {first}"
     said += "".join(f", {text.share(float(s))} in {label}" for label, s, _ in rest)
     own = ", ".join(text.share(float(x)) for _, _, x in gone)
-    return f"{said} (of the text alone: {own})."
+    first_step = step == 0 and c.prompt.protocol == QUESTION_AWARE
+    early = " It was chosen before anything was evicted." if first_step else ""
+    return f"{said} (of the text alone: {own}).{early}"
 
 
 def path_rows(fork: Fork, key: str) -> dict[str, Any]:

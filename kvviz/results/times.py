@@ -24,6 +24,13 @@ def causes_seconds(c: Comparison, units: int) -> float | None:
     return c.seconds.get("prefill", 0.0) + each * (2 * units + RESCUE_TRIALS)
 
 
+def branch_seconds(c: Comparison) -> float | None:
+    """About how long it takes to go on from another token: to read the document and write one answer."""
+    if not c.variants or not c.seconds.get("decode"):
+        return None
+    return c.seconds.get("prefill", 0.0) + 2 * c.seconds["decode"] / (len(c.variants) + 1)
+
+
 @dataclass(frozen=True)
 class Times:
     """Seconds of each stage of a run, and how much there was to do."""

@@ -14,7 +14,7 @@ from kvviz.results.attention import decode
 from kvviz.results.causes import PUT_BACK, TAKEN_OUT, Causes
 from kvviz.results.comparison import FULL, Comparison
 from kvviz.results.passages import passages
-from kvviz.results.times import causes_seconds
+from kvviz.results.times import branch_seconds, causes_seconds
 from kvviz.ui.chosen import Chosen, whole
 from kvviz.ui.runs import Run
 from kvviz.ui.views import view
@@ -107,6 +107,7 @@ def fork_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
     shown = {key: side for side, _, key in keys} | {FULL: "full"}
     return {
         "columns": columns,
+        "seconds": branch_seconds(c),
         "tokens": c.fork.tokens,
         "expected": [steps.start, steps.stop],
         "words": [fork_words.near_words(c, c.fork, key, label) for _, label, key in keys],

@@ -115,8 +115,11 @@ def finding_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, An
 @view("cards")
 def cards_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
     """Full cache, A and B."""
-    found = answer_cards(run.comparison, chosen.a, chosen.b, chosen.budget)
+    c = run.comparison
+    found = answer_cards(c, chosen.a, chosen.b, chosen.budget)
+    seen = c.answer_attention
     return {
+        "tokens": None if seen is None else c.full.tokens[: seen.steps],
         "cards": [
             {**vars(card), "verdict": "grey" if card.grey and card.verdict else card.verdict}
             for card in found

@@ -70,7 +70,8 @@ def serve():
 @pytest.fixture(scope="session")
 def served(chromium_path, serve):
     """(url, engine) of a page with one stored run and an engine without a model."""
-    from fake_engine import FakeEngine, synthetic_comparison
+    from fake_engine import FakeEngine
+    from synthetic import synthetic_comparison, with_findings
 
     from kvviz.ui import runs
 
@@ -89,6 +90,9 @@ def served(chromium_path, serve):
         from several_scripts import scripts_comparison
 
         scripts_comparison().save(Path(folder) / "d-scripts.zip")
+        findings = with_findings(synthetic_comparison(n=300, L=6))
+        findings.settings.update(title="A run with causes", date="2026-12-02")
+        findings.save(Path(folder) / "e-findings.zip")
         url, close = serve(engine, Path(folder))
         yield url, engine
         close()

@@ -4,6 +4,8 @@ import {fmt} from '../lib/format.js';
 import {ask, page} from '../lib/page.js';
 import {Panel} from '../lib/panel.js';
 import {S, addView, choose, redo} from '../lib/state.js';
+import {buildFork, forkButton} from './fork.js';
+import {answerTokens, lookLine} from './looked.js';
 import {jobLine, startJob} from './run.js';
 
 export const VERDICTS = {right: 'right', wrong: 'wrong', grey: 'no verdict'};
@@ -31,7 +33,7 @@ function cardChips(cards) {
   return h('div', {class: 'kv-answer-chips', role: 'tablist', 'aria-label': 'Answers'}, chips);
 }
 
-function card(data) {
+function card(data, tokens) {
   const role = ROLES[data.role];
   const words = (data.words || []).map(([text, differs]) =>
     differs ? h('mark', {class: 'kv-differs'}, text) : text);
@@ -42,7 +44,7 @@ function card(data) {
       h('h3', {}, data.label), ' ', verdict(data)),
     data.banner ? h('p', {class: 'kv-notice'}, data.banner, ' ', decodeButton(data.role)) : null,
     jobLines[data.role],
-    h('p', {class: 'kv-answer', dir: 'auto'}, words.length ? words
+    h('p', {class: 'kv-answer', dir: 'auto'}, tokens ? answerTokens(tokens) : words.length ? words
       : h('span', {class: 'kv-muted'}, 'No text.')),
     h('p', {class: 'kv-meta'}, data.kl_line || '\u00a0',
       data.role !== 'full' && data.kl_line ? [' ', h('button', {class: 'kv-link-button',
@@ -64,7 +66,8 @@ addView({id: 'cards', reads: ['run', 'a', 'b', 'budget'], el: cardsBox, async re
   if (reply.error) { put(cardsBox, h('p', {}, reply.error)); return; }
   cardsBox.classList.toggle('kv-two', reply.cards.length === 2);
   if (!reply.cards.some(c => c.role === shownCard)) shownCard = 'a';
-  put(cardsBox, cardChips(reply.cards), reply.cards.map(card));
+  put(cardsBox, cardChips(reply.cards), reply.cards.map(one =>
+    card(one, one.role === 'full' ? reply.tokens : null)));
   if (!stripBox.hidden) showStrip(strip.role);
 }});
 
@@ -136,4 +139,5 @@ document.addEventListener('kv:run', () => {
 });
 
 export const buildAnswers = () =>
-  [questionLine, cardsBox, h('div', {class: 'kv-cards-foot'}, allButton), stripBox, allBox];
+  [questionLine, cardsBox, lookLine,
+    h('div', {class: 'kv-cards-foot'}, forkButton, allButton), buildFork(), stripBox, allBox];

@@ -116,6 +116,7 @@ const docView = addView({id: 'document', reads: ['run', 'a', 'b', 'budget', 'lay
   if (reply.lost || doc !== S.doc) return;
   if (reply.error) { tell(reply.error); return; }
   S.codes = shading(reply);
+  own = null;
   const known = Object.values(S.meta.causes).some(list => list.length);
   colourBy.select.fill([...(S.sel.b ? [['ab', 'A against B'], ['a', 'A'], ['b', 'B']] : [['a', 'A']]),
     ...(known ? [['effect', 'effect on the answer']] : [])], reply.by);
@@ -128,6 +129,16 @@ const docView = addView({id: 'document', reads: ['run', 'a', 'b', 'budget', 'lay
   showExtra(reply.rules);
   repaintDoc();
 }});
+
+// Another shading for a while, the own one again with null.
+let own = null;
+export function lightUp(look) {
+  if (!S.codes) return;
+  own ??= S.codes;
+  if (look) S.codes = {...own, ...look, ab: false, partial: {}};
+  else [S.codes, own] = [own, null];
+  repaint();
+}
 
 export const shade = () => redo(docView);
 
