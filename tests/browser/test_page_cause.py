@@ -19,7 +19,7 @@ def test_causes_fork_and_attention_are_shown_without_a_model(visit):
     selected = json.loads(page.locator("#kv-app").get_attribute("data-sel"))
     assert selected["layer"] is not None and selected["head"] is not None
     page.locator("#kv-colour-by").select_option("effect")
-    expect(page.locator("#kv-doc-text .kv-gain-4").first).to_be_visible()
+    expect(page.locator("#kv-doc-text [class*=kv-gain]").first).to_be_visible()
     page.locator("#kv-fork-button").click()
     expect(page.locator(".kv-fork-column")).to_have_count(2)
     page.locator("#kv-fork").focus()
