@@ -21,7 +21,7 @@ def find_events(
     model: Any, prompt: Any, c: Comparison, v: Variant, held: Any, cancel: threading.Event | None
 ) -> Iterator[Event]:
     """Events of a search for what one answer's lost entries did; the last carries the run with it, and with
-    the fork of this answer where the run has none."""
+    the fork of the answers at this budget where the run has none."""
     from kvviz.engine.causes import causes_stream
     from kvviz.engine.forks import fork
 
@@ -37,7 +37,9 @@ def find_events(
         if event.result is not None:
             found, more = event.result, c.with_causes(event.result)
             if not found.stopped and (c.fork is None or v.key not in c.fork.paths):
-                made = fork(event.scored.trace, {v.key: v.packed.kept.mask()}, ask.max_new_tokens, cancel)
+                beside = [x for x in c.variants if x.budget == v.budget and x.selection is not None]
+                masks = {x.key: x.packed.kept.mask() for x in beside}
+                made = fork(event.scored.trace, masks, ask.max_new_tokens, cancel)
                 paths = made.paths if c.fork is None else {**made.paths, **c.fork.paths}
                 more = dataclasses.replace(more, fork=dataclasses.replace(made, paths=paths))
             event = dataclasses.replace(event, result=more)
