@@ -13,7 +13,6 @@ import torch
 LOG2E = math.log2(math.e)
 CAPABILITIES = (75, 80, 86, 89, 90)  # Turing, Ampere, Ampere consumer, Ada, Hopper
 SHARED_LIMIT = {75: 65_536, 80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448}  # bytes a block
-HEAD_DIMS = (64, 80, 96, 128, 256)
 WIDE_HEAD = 128  # head sizes above have tiles of their own
 MOST_SPLITS = 64
 FEWEST_TILES = 4  # a split walks at least this many key tiles

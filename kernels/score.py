@@ -24,7 +24,6 @@ from kvviz.kernels.window import (
 )
 
 KINDS = ("mean", "square", "dropkv", "caote")
-REDUCTIONS = ("none", "mean", "max")
 # Just above one half, so that rounding can never make two keys of a row count as dominant.
 DOMINANT = 0.51
 
@@ -42,14 +41,6 @@ def dominant_scores(
     return ((1 - mass) * mass / (mass + epsilon) * distance).square()
 
 
-def reduce_group(scores: torch.Tensor, n_kv_heads: int, reduce: str) -> torch.Tensor:
-    """[Hq, n] -> [Hkv, n] by mean or maximum over each KV head's group; "none" leaves it."""
-    if reduce == "none":
-        return scores
-    grouped = scores.view(n_kv_heads, -1, scores.shape[-1])
-    return grouped.mean(1) if reduce == "mean" else grouped.amax(1)
-
-
 def score_pass(
     query: torch.Tensor,
     keys: torch.Tensor,
@@ -61,7 +52,6 @@ def score_pass(
     kind: str,
     sliding_window: int | None = None,
     sinks: torch.Tensor | None = None,
-    reduce: str = "none",
     epsilon: float = 1e-6,
 ) -> torch.Tensor:
     """Plain torch twin, blocked over keys.
@@ -69,8 +59,7 @@ def score_pass(
     query, keys, values, scaling, start, sliding_window, sinks   as in `window_pass`.
     lse [Hq, W], out [Hq, W, d]   what `window_pass` gave (sinks included where there are any).
     kind     "mean", "square", "dropkv" (with its epsilon) or "caote".
-    reduce   over each KV head's group: "none", "mean" or "max".
-    Returns  float32 [Hq, n], or [Hkv, n] when reduced; 0 for keys that no row sees.
+    Returns  float32 [Hq, n]; 0 for keys that no row sees.
     """
     n_query_heads, window, head_dim = query.shape
     n_kv_heads, n, _ = keys.shape
@@ -102,7 +91,7 @@ def score_pass(
         dominant = values[head // (n_query_heads // n_kv_heads), key].to(dtype)
         extra = dominant_scores(kind, dominant, mass, rest[head, row], epsilon)
         scores.index_put_((head, key), extra, accumulate=True)
-    return reduce_group(scores, n_kv_heads, reduce)
+    return scores
 
 
 def perturbation(

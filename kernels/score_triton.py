@@ -6,8 +6,8 @@ thread group. A key with most of a row's mass is left out of the sweep and its i
 window pass without those keys then gives the rest of those rows, and a last small kernel adds their
 scores. Programs of that second pass whose rows have no such key return at once.
 
-Pooling and group reduction stay outside: the scores are g / (2 d) of K and V at most, about 2 percent
-of the traffic, and a maximum over the group must wait for the scores added last.
+Pooling and the group's reduction stay outside: the scores are g / (2 d) of K and V at most, about 2
+percent of the traffic, and a maximum over the group must wait for the scores added last.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 from kvviz.kernels.device import LOG2E, WIDE_HEAD, Build, Device, as_rows, build, pad, score_fits
-from kvviz.kernels.score import DOMINANT, reduce_group
+from kvviz.kernels.score import DOMINANT
 from kvviz.kernels.window_triton import product
 from kvviz.kernels.window_triton import window_pass as triton_window_pass
 
@@ -219,7 +219,6 @@ def score_pass(
     kind,
     sliding_window=None,
     sinks=None,
-    reduce="none",
     epsilon=1e-6,
     splits=None,
 ):
@@ -281,7 +280,7 @@ def score_pass(
             BLOCK_D=16,
             num_warps=8,
         )
-    return reduce_group(scores, n_kv_heads, reduce)
+    return scores
 
 
 def builds(device: Device, dtype: str, head_dim: int) -> list[Build]:

@@ -81,17 +81,14 @@ def score_pass(
     kind,
     sliding_window=None,
     sinks=None,
-    reduce="none",
     epsilon=1e-6,
 ):
-    """Scores float32 [Hq, n], or [Hkv, n] when reduced over the group: see `kernels/score.py`."""
+    """Scores float32 [Hq, n]: see `kernels/score.py`."""
     if kind not in score.KINDS:
         raise KvvizError(f"Unknown score '{kind}'; it can be {', '.join(score.KINDS)}.")
-    if reduce not in score.REDUCTIONS:
-        raise KvvizError(f"Unknown reduction '{reduce}'; it can be {', '.join(score.REDUCTIONS)}.")
     fits = _fits(query, keys, values) and query.shape[1] <= _LONGEST_WINDOW
     fits = fits and score_fits(Device.of(keys), kind, keys.element_size(), keys.shape[-1])
-    rest = (scaling, start, kind, sliding_window, sinks, reduce, epsilon)
+    rest = (scaling, start, kind, sliding_window, sinks, epsilon)
     return _run("score_pass", fits, query, keys, values, lse, out, *rest)
 
 

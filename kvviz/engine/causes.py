@@ -144,11 +144,6 @@ def causes_stream(
     return tried.events(by, directions, rescue, would_do, before)
 
 
-def trials_needed(by: Sequence[str], directions: Sequence[str], shape, pieces: Sequence[Passage]) -> int:
-    """How many trials the effects take, known beforehand (searches ask as many as they need)."""
-    return len(directions) * sum(len(units(kind, shape, pieces)) for kind in by)
-
-
 class _Experiment:
     """One method's kept set on one trace, and everything that is tried with it."""
 

@@ -34,10 +34,9 @@ def first_difference(full: Sequence[int], other: Sequence[int]) -> int | None:
 
 @dataclass
 class OutputError:
-    """Relative change of outputs, mean over the probe queries. l2, l1 float32 [L, Hq]; layer [L]."""
+    """Relative change of outputs, mean over the probe queries. l2 float32 [L, Hq]; layer [L]."""
 
     l2: np.ndarray
-    l1: np.ndarray
     layer: np.ndarray
 
 
@@ -154,19 +153,11 @@ def output_errors(
     the last item holds the complete result.
     """
     layers, hq = trace.model.n_layers, trace.model.n_query_heads
-    results = [
-        OutputError(
-            np.zeros((layers, hq), np.float32),
-            np.zeros((layers, hq), np.float32),
-            np.zeros(layers, np.float32),
-        )
-        for _ in masks
-    ]
+    results = [OutputError(np.zeros((layers, hq), np.float32), np.zeros(layers, np.float32)) for _ in masks]
     for index in range(layers):
         probe = _LayerProbe(trace, probes, index)
         full = probe.heads(probe.full) @ probe.w_o  # [Hq, T, D]
-        full_l2, full_l1 = full.norm(dim=-1), full.abs().sum(-1)
-        full_layer = full.sum(0).norm(dim=-1)
+        full_l2, full_layer = full.norm(dim=-1), full.sum(0).norm(dim=-1)
         nothing = [None] * len(masks)
         for result, mask, readout, later in zip(results, masks, readouts or nothing, cuts or nothing):
             at = [(fed, positions[index]) for fed, positions in later or ()]
@@ -176,7 +167,6 @@ def output_errors(
                 change = change + readout.read(index, probes.queries[index], probe.positions)
             change = change @ probe.w_o
             result.l2[index] = _ratio(change.norm(dim=-1), full_l2)
-            result.l1[index] = _ratio(change.abs().sum(-1), full_l1)
             result.layer[index] = _ratio(change.sum(0).norm(dim=-1), full_layer)
         yield index + 1, results
 

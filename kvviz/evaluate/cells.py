@@ -39,7 +39,6 @@ from kvviz.models import Model
 from kvviz.results.comparison import FULL, Comparison
 from kvviz.types import QUESTION_AGNOSTIC, QUESTION_AWARE, Prompt
 
-KEEP_RUNS = ("none", "failures", "all")
 _LITTLE = ("random", 0.01)  # who answers from this had no need of the document
 _NO_DOCUMENT = "(There is no document.)"
 

@@ -68,12 +68,6 @@ class NeedleCase:
         start = self.document.index(self.needle_sentence)
         return start, start + len(self.needle_sentence)
 
-    @property
-    def expected_span(self) -> tuple[int, int]:
-        """(start, end) characters of the expected answer in `document`."""
-        start = self.needle_span[0] + self.needle_sentence.index(self.expected)
-        return start, start + len(self.expected)
-
 
 def needle_text(
     length_tokens: int, depth: float, tokenizer: Any, text: int = 0, seed: int = 0

@@ -59,10 +59,6 @@ class Store:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
-    def has_run(self, key: str) -> bool:
-        """Whether the comparison behind a cell was kept."""
-        return (self.out / "runs" / f"{key}.zip").is_file()
-
     def put_json(self, name: str, value: Any) -> None:
         """A small file beside the table."""
         write_whole(self.out / name, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())

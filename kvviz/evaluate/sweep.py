@@ -22,7 +22,6 @@ from kvviz.evaluate.store import Store, write_whole
 from kvviz.evaluate.workers import Bench, Job, Unloaded, work_here, work_on_processes
 from kvviz.results.study import table_files
 
-ENGINES = ("local", "ray")
 Say = Callable[[int, int, float | None], None]
 
 

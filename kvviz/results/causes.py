@@ -217,16 +217,6 @@ class Causes:
 
         return pd.DataFrame([effect.to_dict() for effect in getattr(self, direction)])
 
-    def head_map(self, direction: str = PUT_BACK) -> np.ndarray | None:
-        """Effects by head as float64 [L, Hkv]; None where heads were not tried."""
-        rows = self.of(direction, "head")
-        if not rows:
-            return None
-        found = np.full((1 + max(e.layer for e in rows), 1 + max(e.head for e in rows)), np.nan)
-        for e in rows:
-            found[e.layer, e.head] = e.effect
-        return found
-
     def token_map(self, direction: str = PUT_BACK) -> np.ndarray | None:
         """Effects along the prompt, float64 [n]: of each token where tokens were tried, else each passage's
         spread evenly over its tokens. NaN where nothing was tried; None where neither was."""

@@ -50,11 +50,6 @@ def ordinal(number: int) -> str:
     return f"{text.count(number)}{ending}"
 
 
-def fork_of(c: Comparison, keys: Sequence[str | None]) -> Fork | None:
-    """The fork, where it holds at least one of these answers."""
-    return c.fork if c.fork is not None and any(key in c.fork.paths for key in keys if key) else None
-
-
 def looked_words(c: Comparison, step: int, answers: Sequence[tuple[str, str]], layer=None, head=None) -> str:
     """ "“58”: 38% of what this token looked at is gone in SnapKV, 4% in DropKV (of the text alone: …)."
 

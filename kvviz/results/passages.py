@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvviz.errors import InputError
@@ -70,11 +69,3 @@ def passage_of(prompt: Prompt, kind: str, start: int, end: int) -> Passage:
     else:
         text = "".join(prompt.tokens[start:end]).strip()
     return Passage(kind, start, end, text)
-
-
-def covering(found: Sequence[Passage], token: int) -> int:
-    """Index of the passage that holds a token."""
-    for index, passage in enumerate(found):
-        if passage.start <= token < passage.end:
-            return index
-    raise InputError(f"There is no token {token} under compression.")

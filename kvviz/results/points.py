@@ -60,12 +60,6 @@ class Variant:
         return MethodRef.parse(self.method).made
 
     @property
-    def edit(self) -> int | None:
-        """The number of the edit by hand that made this kept set, None where a method chose it."""
-        number = self.made.removeprefix("edit")
-        return int(number) if number.isdigit() else None
-
-    @property
     def packed(self) -> Point:
         """The selection on numpy; the engine's own is packed once."""
         held, point = self.__dict__.get("_packed", (None, None))

@@ -10,7 +10,7 @@ from reference import masked_logits, masked_model, prompt_of, trace_of
 from tiny import make_model
 
 import kvviz
-from kvviz.engine.causes import causes, causes_stream, smallest_rescue, trials_needed, units
+from kvviz.engine.causes import causes, causes_stream, smallest_rescue, units
 from kvviz.engine.scoring import Scored
 from kvviz.engine.selection import select
 from kvviz.engine.trace import prefill
@@ -177,16 +177,15 @@ def test_before_is_not_tried_again_and_stop_keeps_what_is_done(monkeypatch):
     assert [e.effect for e in whole.put_back] == pytest.approx([e.effect for e in again.put_back], abs=1e-5)
 
 
-def test_number_of_trials_is_known_beforehand():
+def test_every_unit_is_tried_in_both_directions():
     model = make_model("llama")
     trace = trace_of(model, 30)
     pieces = passages(trace.prompt)
     shape = (model.n_layers, model.n_kv_heads, 30)
     ask = {"scored": Scored(trace), "max_new_tokens": 3}
     found = causes(model, trace.prompt, "random", 0.2, by=("head", "passage", "token"), **ask)
-    assert trials_needed(("head", "passage", "token"), ("put_back", "taken_out"), shape, pieces) == len(
-        found.put_back + found.taken_out
-    )
+    units_tried = sum(len(units(kind, shape, pieces)) for kind in ("head", "passage", "token"))
+    assert len(found.put_back) == len(found.taken_out) == units_tried
     assert len(units("passage-head", shape, pieces)) == len(pieces) * shape[0] * shape[1]
 
 

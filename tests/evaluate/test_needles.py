@@ -69,12 +69,11 @@ def test_needle_stands_at_the_nearest_sentence_boundary(depth, text):
         assert place == depth * len(counts)
 
 
-def test_spans_point_into_the_document():
+def test_the_span_points_into_the_document():
     case = needle_text(500, 0.7, WORDS, text=2, seed=3)
     start, end = case.needle_span
     assert case.document[start:end] == case.needle_sentence == NEEDLE
-    start, end = case.expected_span
-    assert case.document[start:end] == case.expected == CODE
+    assert case.expected == CODE and NEEDLE.count(CODE) == 1
     assert case.question == QUESTION
 
 

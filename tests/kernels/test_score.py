@@ -82,14 +82,6 @@ def test_rows_that_share_their_dominant_key_add_up(implementation, device):
     assert_close(score(x, "dropkv")[:, 0], scores(x, "dropkv")[:, 0], "shared key")
 
 
-@pytest.mark.parametrize("reduce", ["none", "mean", "max"])
-def test_group_reduction(reduce, implementation, device):
-    x = make(Case(6, 2, 4, 30, 64, strong=8), device)
-    grouped = scores(x, "dropkv").view(2, 3, 30)
-    expected = {"none": grouped.flatten(0, 1), "mean": grouped.mean(1), "max": grouped.amax(1)}[reduce]
-    assert_close(score(x, "dropkv", reduce=reduce), expected, reduce)
-
-
 def test_mean_attention_sums_to_one_and_to_less_beside_a_sink(implementation, device):
     plain = score(make(Case(4, 2, 5, 77, 64), device), "mean").sum(1)
     assert_close(plain, torch.ones(4), "sum over keys")
@@ -101,9 +93,7 @@ def test_epsilon_caps_dropkv(implementation, device):
     assert_close(score(x, "dropkv", epsilon=0.5), scores(x, "dropkv", 0.5), "epsilon 0.5")
 
 
-def test_unknown_names_are_refused(device):
+def test_an_unknown_score_is_refused(device):
     x = make(Case(2, 1, 1, 8, 64), device)
     with pytest.raises(KvvizError, match="Unknown score 'snap'.*mean, square"):
         score(x, "snap")
-    with pytest.raises(KvvizError, match="Unknown reduction 'sum'"):
-        score(x, "mean", reduce="sum")

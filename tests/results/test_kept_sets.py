@@ -122,12 +122,12 @@ def test_equal_shares_keep_the_budget_that_was_asked_for():
     assert isinstance(c.variant("snapkv", 0.1).budget, float)
 
 
-def test_an_edit_is_a_number():
-    c = synthetic_comparison()
-    v = c.variants[0]
-    assert v.edit is None
-    for name, number in (("snapkv+edit1", 1), ("snapkv:window=16+edit12", 12), ("snapkv+control0", None)):
-        assert dataclasses.replace(v, method=name).edit == number
+def test_a_kept_set_made_by_hand_says_so():
+    v = synthetic_comparison().variants[0]
+    assert v.made == ""
+    for name, made in (("snapkv+edit1", "edit1"), ("snapkv:window=16+edit12", "edit12"),
+                       ("snapkv+control0", "control0")):  # fmt: skip
+        assert dataclasses.replace(v, method=name).made == made
 
 
 # -- merging ------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from tiny import make_model
 
 import kvviz
 from kvviz.errors import InputError
-from kvviz.results.passages import covering, passages
+from kvviz.results.passages import passages
 
 DOCUMENT = 'One ship came, at 3.5 knots. "Two left!" she said.\nA line without an end'
 DOCUMENT += "\n\nLast: is it 58213? Yes."
@@ -36,7 +36,6 @@ def test_every_token_lies_in_exactly_one(prompt, unit):
     assert found[-1].end == prompt.n_compressible
     kinds = [p.kind for p in found]
     assert kinds[0] == kinds[-1] == "template" and kinds.count("question") == 1
-    assert all(covering(found, t) == i for i, p in enumerate(found) for t in range(p.start, p.end))
 
 
 def test_scripts_without_spaces():
@@ -44,8 +43,6 @@ def test_scripts_without_spaces():
     assert texts(prompt, "sentence") == ["一艘船来了。", "两艘走了！", "号码是58213。"]
 
 
-def test_an_unknown_unit_or_token_is_named(prompt):
+def test_an_unknown_unit_is_named(prompt):
     with pytest.raises(InputError, match="not 'page'"):
         passages(prompt, "page")
-    with pytest.raises(InputError, match="no token 9999"):
-        covering(passages(prompt), 9999)
