@@ -4,13 +4,18 @@ They are what the page opens on: searched for, computed and labelled, never writ
 
 The lighthouse run is chosen because methods disagree on it: budgets from small to large, then places, then
 texts, for the first case in which the full cache gives the expected answer, SnapKV does not, and another
-method does. Where no case fits there is an error, not a dull example.
+method does. Where no case fits there is an error, not a dull example. That method with SnapKV's settings is
+in the run as well, and every formula with every setting in its ablation: what the settings do is not put
+down to the formula.
+
+Every run carries what its first method at the opening budget lost (causes, rescue, the cache that would do).
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +23,25 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
 import kvviz
+from kvviz.engine.causes import causes_stream
 from kvviz.engine.experiment import Edit, try_edits
+from kvviz.engine.forks import fork
+from kvviz.engine.scoring import Scored
+from kvviz.engine.trace import needs_of, prefill
 from kvviz.errors import KvvizError
+from kvviz.evaluate.ablation import ablate
 from kvviz.evaluate.examples import examples
 from kvviz.evaluate.needles import DEPTHS, NeedleCase, needle_cases
 from kvviz.models import Model
 from kvviz.results.comparison import Comparison
 from kvviz.results.edits import report
+from kvviz.results.same import same_settings
 from kvviz.results.verdict import contains_expected
 from kvviz.types import QUESTION_AGNOSTIC, QUESTION_AWARE
+from kvviz.ui.openings import opening
 
 METHODS = ("snapkv", "criticalkv", "dropkv", "laprox", "keydiff", "streaming_llm")
+FORMULAS = ("snapkv", "criticalkv", "dropkv")
 OTHER_METHODS = METHODS[:3] + METHODS[4:5]
 BUDGETS = (0.5, 0.3, 0.2, 0.1, 0.05)
 SEARCHED = (0.1, 0.2, 0.3, 0.5)
@@ -48,13 +61,13 @@ def lighthouse(model: Model, say: Say) -> Comparison:
             continue
         place, budget, b = found
         say(f"text {text}, place {place}, {budget:.0%}: SnapKV misses it, {b} finds it")
-        c = _full_run(model, METHODS, cases[place])
+        c = _full_run(model, (*METHODS, *_same_settings(runs[place], b, budget)), cases[place])
         c.settings["title"] = "The lighthouse ledger"
         c.settings["label"] = "Chosen because methods disagree on it. Not a ranking."
         c.settings["places"] = {"what": "Code", "found": _places(runs), "depths": list(DEPTHS)}
         mark = c.marks[0]
         c.settings["opening"] = {"a": "snapkv", "b": b, "budget": budget, "tok": [mark.start, mark.end]}
-        return c
+        return with_findings(model, c, "snapkv", budget, say)
     raise KvvizError("In none of the texts do the methods disagree as the example needs. Change the texts.")
 
 
@@ -72,7 +85,8 @@ def others(model: Model, say: Say) -> dict[str, Comparison]:
                 example.protocol,
             )
             c.settings["title"] = f"{example.title} (question {number})"
-            out[f"{example.id}-{number}"] = c
+            start = opening(c)
+            out[f"{example.id}-{number}"] = with_findings(model, c, start["a"], start["budget"], say)
     return out
 
 
@@ -112,6 +126,30 @@ def _full_run(model: Model, methods, case: NeedleCase, protocol: str = QUESTION_
     c = kvviz.compare(model, prompt, methods, BUDGETS, NEW_TOKENS, expected=case.expected, lenses=True)
     c.settings["stored"] = True
     return c
+
+
+def _same_settings(c: Comparison, b: str, budget: float) -> list[str]:
+    """`b` with SnapKV's settings, where they differ."""
+    same = same_settings(c, "snapkv", b, budget)
+    return [same["method"]] if same else []
+
+
+def with_findings(model: Model, c: Comparison, method: str, budget: float, say: Say) -> Comparison:
+    """The run with what `method` at `budget` lost, the fork of every answer at that budget, and the grid of
+    formulas and settings."""
+    shared = Scored(prefill(model, c.prompt, needs=needs_of(c.methods)))
+    say(f"{c.settings['title']}: what {method} lost at {budget:.0%}")
+    events = causes_stream(
+        model, c.prompt, method, budget, expected=c.expected, max_new_tokens=NEW_TOKENS, rescue=True,
+        would_do=True,
+    )  # fmt: skip
+    found = [event.result for event in events if event.result is not None][-1]
+    decoded = [v for v in c.variants if v.selection is not None and v.budget == budget]
+    caches = {v.key: v.packed.kept.mask() for v in decoded}
+    c = replace(c.with_causes(found), fork=fork(shared.trace, caches, NEW_TOKENS))
+    say(f"gap {found.gap:.2f} nats; {found.trials} trials in {found.seconds:.0f} s")
+    grid = ablate(model, c.prompt, FORMULAS, BUDGETS, expected=c.expected, max_new_tokens=NEW_TOKENS)
+    return replace(c, ablation=grid)
 
 
 def pin_experiment(model: Model, c: Comparison) -> dict[str, Any]:

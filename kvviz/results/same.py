@@ -20,7 +20,36 @@ def settings_apart(c: Comparison, variants: Sequence[Variant]) -> str:
     if not apart:
         return ""
     sides = [f"{text.label(c, v.method)} {_words(v.options, apart)}" for v in variants]
-    return f"Settings differ too: {'; '.join(sides)}."
+    return " ".join(filter(None, (f"Settings differ too: {'; '.join(sides)}.", _with_equal(c, variants))))
+
+
+def _with_equal(c: Comparison, variants: Sequence[Variant]) -> str:
+    """What the grid of settings says of these two formulas, where it holds both at this budget."""
+    if c.ablation is None or c.ablation.full_verdict != "right":
+        return ""
+    ids = [MethodRef.parse(v.method).id for v in variants]
+    verdicts: dict[str, dict[str, str]] = {}
+    for row in c.ablation.rows:
+        if row.method in ids and row.budget == variants[0].budget and row.verdict:
+            options = {"window": row.window, "pool": row.pool, "pool_kind": row.pool_kind}
+            verdicts.setdefault(_words(options, tuple(options)), {})[row.method] = row.verdict
+    both = {setting: found for setting, found in verdicts.items() if set(ids) <= set(found)}
+    pairs = {setting: [found[i] for i in ids] for setting, found in both.items()}
+    if len(set(ids)) < 2 or not pairs:
+        return ""
+    said = []
+    for outcome, words in (
+        (["right", "right"], "both find it"),
+        (["wrong", "wrong"], "both miss it"),
+        (["right", "wrong"], f"only {text.label(c, variants[0].method)} finds it"),
+        (["wrong", "right"], f"only {text.label(c, variants[1].method)} finds it"),
+    ):
+        settings = [setting for setting, verdicts in pairs.items() if verdicts == outcome]
+        if settings:
+            said.append(f"{words} with {' and with '.join(settings)}")
+    same = all(one == other for one, other in pairs.values())
+    ending = ": here the settings decide, not the formula." if same and len(said) > 1 else "."
+    return f"With equal settings, {'; '.join(said)}{ending}"
 
 
 def same_settings(c: Comparison, a: str, b: str | None, k: float | int) -> dict[str, Any] | None:

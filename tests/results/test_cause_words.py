@@ -7,10 +7,11 @@ from synthetic import synthetic_comparison, with_findings
 
 from kvviz.errors import InputError
 from kvviz.results import cause_words, fork_words
+from kvviz.results.ablation import Ablation, AblationRow
 from kvviz.results.causes import Controls
 from kvviz.results.finding import finding
 from kvviz.results.fork import Fork, Path, Step
-from kvviz.results.same import same_settings
+from kvviz.results.same import same_settings, settings_apart
 
 
 @pytest.fixture(scope="module")
@@ -72,3 +73,28 @@ def test_a_token_says_how_much_of_what_it_looked_at_is_gone(c):
     said = fork_words.looked_words(c, 1, [("SnapKV", "snapkv@0.1"), ("DropKV", "dropkv@0.1")])
     gone = c.answer_attention.gone("snapkv@0.1")[1]
     assert f"{round(100 * gone)}% of what this token looked at is gone in SnapKV" in said
+
+
+@pytest.mark.parametrize(
+    "verdicts, said",
+    [
+        (
+            {8: ("right", "right"), 32: ("wrong", "wrong")},
+            "both find it with window 8, maximum over 11; both miss it with window 32, maximum over 11: "
+            "here the settings decide, not the formula.",
+        ),
+        ({8: ("right", "right")}, "both find it with window 8, maximum over 11."),
+        ({8: ("wrong", "right")}, "only DropKV finds it with window 8, maximum over 11."),
+    ],
+)
+def test_what_the_settings_do_is_not_put_down_to_the_formula(verdicts, said):
+    c = synthetic_comparison()
+    rows = [
+        AblationRow(method, window, "max", 11, 0.1, verdict, 0.1, "text")
+        for window, pair in verdicts.items() for method, verdict in zip(("snapkv", "dropkv"), pair)
+    ]  # fmt: skip
+    c = dataclasses.replace(c, ablation=Ablation(rows, "text", "right"))
+    sides = [c.variant("snapkv", 0.1), c.variant("dropkv", 0.1)]
+    assert settings_apart(c, sides) == ""
+    sides[1].options = {"window": 8, "pool": 11, "pool_kind": "max"}
+    assert settings_apart(c, sides).endswith(f". With equal settings, {said}")
