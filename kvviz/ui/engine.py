@@ -134,8 +134,6 @@ class PageEngine(Protocol):
 
     def methods(self) -> list[Any]: ...
 
-    def allocations(self) -> dict[str, str]: ...
-
     def unavailable(self, model_id: str, dtype: str) -> dict[str, str]: ...
 
     def calibrate(
@@ -175,12 +173,6 @@ class Engine:
         import kvviz
 
         return list(kvviz.list_methods())
-
-    def allocations(self) -> dict[str, str]:
-        """{allocator: label} that a method may be given in place of its own."""
-        from kvviz.engine.budgets import ALLOCATORS
-
-        return {name: allocator.label for name, allocator in ALLOCATORS.items()}
 
     def unavailable(self, model_id: str, dtype: str) -> dict[str, str]:
         """{method: why it cannot run on this model}; empty until the model has been loaded."""

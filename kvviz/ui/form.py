@@ -24,8 +24,6 @@ SETS = (
     ("The five papers", PAPERS),
     ("Attention against perturbation", ("snapkv", "adakv", "criticalkv", "dropkv", "laprox", "obcache")),
 )
-# Allocations that need what only their own methods state: errors by layer, gates by head.
-_OWN_ONLY = ("calibrated", "whole_heads")
 _DEAR = ("column_sums", "repeat")  # needs of methods whose own reading of the document takes long
 
 
@@ -37,11 +35,10 @@ def form(engine: Any, limits: Settings) -> dict[str, Any]:
 
     specs = engine.methods()
     known = [spec.id for spec in specs]
-    cheap = [s.id for s in specs if not s.artefact and not set(_DEAR) & set(getattr(s, "needs", ()))]
+    cheap = [s.id for s in specs if not s.artefact and not set(_DEAR) & s.needs]
     return {
         "groups": [
-            {"name": name, "methods": [_method(spec) for spec in specs
-                                      if (getattr(spec, "group", "") or GROUPS[-1]) == name]}
+            {"name": name, "methods": [_method(spec) for spec in specs if (spec.group or GROUPS[-1]) == name]}
             for name in GROUPS
         ],
         "sets": [
@@ -52,7 +49,7 @@ def form(engine: Any, limits: Settings) -> dict[str, Any]:
         "models": [{"id": offer.id, "label": offer.label, "needs": offer.needs} for offer in CATALOG],
         "dtypes": list(DTYPES),
         "any_model": not limits.public,
-        "decodes": [spec.label for spec in specs if getattr(spec, "decodes", False)],
+        "decodes": [spec.label for spec in specs if spec.decodes],
         "most_new_tokens": min(256, limits.max_new_tokens),
         "most_bytes": limits.max_upload_bytes,
         "examples": [
@@ -71,18 +68,19 @@ def form(engine: Any, limits: Settings) -> dict[str, Any]:
 def _method(spec: Any) -> dict[str, Any]:
     return {
         "id": spec.id, "label": spec.label, "idea": spec.idea, "paper": spec.paper,
-        "reconstructed": bool(getattr(spec, "reconstructed", "")), "five": spec.id in PAPERS,
-        "needs_file": bool(spec.artefact),
+        "reconstructed": bool(spec.reconstructed), "five": spec.id in PAPERS,
+        "needs_file": bool(spec.artefact), "allocation": spec.allocation,
+        "options": [row.describe() for row in spec.rows],
     }  # fmt: skip
 
 
 def variants(engine: Any) -> list[tuple[str, str]]:
     """(label, name) of every method with every allocation that is not its own and can serve it."""
     return [
-        (f"{spec.label} with {label}", f"{spec.id}:allocation={name}")
+        (f"{spec.label} with {a.label}", f"{spec.id}:allocation={a.id}")
         for spec in engine.methods()
-        for name, label in engine.allocations().items()
-        if name != spec.allocation and name not in _OWN_ONLY
+        for a in spec.allocators()
+        if a.id != spec.allocation
     ]
 
 

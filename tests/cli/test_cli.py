@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -198,10 +199,15 @@ def test_help_version_and_list_of_methods(capsys):
         cli.main(["--version"])
     assert stop.value.code == 0 and capsys.readouterr().out.strip() == f"kvviz {kvviz.__version__}"
     assert cli.main(["methods"]) == 0
-    assert "criticalkv" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "criticalkv" in told and "preset=paper: window=16, pool=7, pool_kind=max" in told
+    assert re.search(r"window=32 +The last queries of the prompt that score[.] Allowed: a whole number", told)
+    assert re.search(r"allocation=global\n  normalise=true +Divide .* Allowed: true or false[.]", told)
     assert cli.main(["methods", "--json"]) == 0
     rows = {row["id"]: row for row in json.loads(capsys.readouterr().out)}
-    assert rows["snapkv"]["label"] == "SnapKV" and "window" in str(rows["snapkv"]["options"])
+    assert rows["snapkv"]["label"] == "SnapKV"
+    window = {row["name"]: row for row in rows["snapkv"]["options"]}["window"]
+    assert window["default"] == 32 and window["help"] and "a whole number from 1" in window["allowed"]
 
 
 @pytest.mark.parametrize("command", list(cli.COMMANDS))

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 import time
-from types import SimpleNamespace
 
 from synthetic import LABELS, synthetic_comparison  # noqa: E402
 
 from kvviz.errors import Cancelled, InputError
+from kvviz.methods import ArtefactSpec, get_method
 from kvviz.results.kept import KeptSet
 from kvviz.types import Event
 
@@ -23,18 +23,14 @@ class FakeEngine:
         self.ended = []
 
     def methods(self):
-        return [
-            SimpleNamespace(id=m, label=LABELS[m], options={"window": 32}, idea="", paper="",
-                            artefact=SimpleNamespace(name=m) if m == "dropkv" else None, allocation="uniform",
-                            decodes=m == "keydiff")
-            for m in ("snapkv", "criticalkv", "adakv", "dropkv", "keydiff", "streaming_llm")
-        ]
+        """Real rows, but for one that needs a calibrated file."""
+        ids = ("snapkv", "criticalkv", "adakv", "dropkv", "keydiff", "streaming_llm")
+        rows = [get_method(m) for m in ids]
+        needs_file = ArtefactSpec("dropkv", lambda info: {}, 1, "text")
+        return [dataclasses.replace(m, artefact=needs_file) if m.id == "dropkv" else m for m in rows]
 
     def unavailable(self, model_id, dtype):
         return {"dropkv": "DropKV was not calibrated for tiny."} if model_id == "tiny" else {}
-
-    def allocations(self):
-        return {"uniform": "an even split", "global": "one ranking"}
 
     def calibrate(self, model, dtype, name, cancel, progress):
         for step in range(self.steps):

@@ -172,7 +172,6 @@ def test_a_short_text_runs_with_windows_longer_than_it_and_says_so(engine):
 def test_the_form_offers_only_allocations_that_can_serve_a_method():
     class Real:
         methods = staticmethod(kvviz.list_methods)
-        allocations = engines.Engine.allocations
 
     model = make_model("llama")
     prompt = kvviz.build_prompt(model, TEXT, "What is the code?")
@@ -192,7 +191,6 @@ def test_an_example_fills_the_fields():
 def test_every_method_of_the_form_stands_in_a_group():
     class Real:
         methods = staticmethod(kvviz.list_methods)
-        allocations = engines.Engine.allocations
 
     shown = offered(Real(), settings({}))
     groups = {group["name"]: [m["id"] for m in group["methods"]] for group in shown["groups"]}
@@ -203,6 +201,20 @@ def test_every_method_of_the_form_stands_in_a_group():
     assert sorted(five) == ["compresskv", "criticalkv", "dropkv", "indexmem", "laprox"]
     cheap = {one["name"]: one["methods"] for one in shown["sets"]}["Everything cheap"]
     assert "snapkv" in cheap and not {"kvzip", "h2o", "indexmem"} & set(cheap)
+    rows = {m["id"]: m for group in shown["groups"] for m in group["methods"]}
+    window = next(o for o in rows["snapkv"]["options"] if o["name"] == "window")
+    assert (window["default"], window["help"]) == (32, "The last queries of the prompt that score.")
+    assert rows["laprox"]["allocation"] == "global" and rows["duoattention"]["options"][0]["allowed"]
+
+
+def test_an_allocation_that_only_some_methods_claim_for_is_offered_with_those():
+    class Real:
+        methods = staticmethod(kvviz.list_methods)
+
+    offered = [name for _, name in variants(Real())]
+    calibrated = [m for m in offered if m.endswith("=calibrated")]
+    assert calibrated == ["lava:allocation=calibrated", "cake:allocation=calibrated"]
+    assert not [m for m in offered if m.endswith("=whole_heads")]
 
 
 def test_a_run_with_budgets_in_tokens_is_asked_again_as_it_was(engine):

@@ -45,11 +45,15 @@ export function setMethods(methods, variants) {
   more.value = [...methods.filter(id => !boxes.has(id)), ...variants].join(' ');
 }
 
-// What each does, in its own words, with its paper.
+const aboutOption = o => h('li', {title: o.allowed},
+  h('code', {}, `${o.name}=${o.default ?? 'none'}`), ` ${o.help}`);
+
+// What each does, in its own words, with its paper, and what its options do.
 export function aboutMethods(offer) {
   const all = offer.groups.flatMap(group => group.methods);
   const words = m => [h('dt', {}, m.label, m.reconstructed ? ' (reconstructed)' : ''),
-    h('dd', {}, m.idea, m.paper ? h('span', {class: 'kv-muted'}, ` ${m.paper}`) : null)];
+    h('dd', {}, m.idea, m.paper ? h('span', {class: 'kv-muted'}, ` ${m.paper}`) : null,
+      h('ul', {}, m.options.map(aboutOption), h('li', {}, h('code', {}, `allocation=${m.allocation}`))))];
   return h('details', {class: 'kv-more kv-about', id: 'kv-about'}, h('summary', {}, 'What the methods do'),
     h('dl', {}, all.map(words)));
 }
