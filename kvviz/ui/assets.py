@@ -13,9 +13,8 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from starlette.responses import FileResponse
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.responses import FileResponse, Response
+from starlette.routing import Route
 
 STATIC = Path(__file__).with_name("static")
 ROUTE = "kvviz-page"
@@ -25,13 +24,7 @@ EVENTS = ("run_form", "open_saved", "decode_more", "try_again", "find_cause", "b
 FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
 
 
-class _Files(StaticFiles):
-    def file_response(self, *args: Any, **kwargs: Any) -> Any:
-        response = super().file_response(*args, **kwargs)
-        response.headers.update(FOREVER)
-        return response
-
-
+@cache
 def modules() -> list[str]:
     """The page's modules, as paths below STATIC."""
     return sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*.js"))
@@ -58,7 +51,14 @@ def routes() -> list[Any]:
     async def plotly(request: Any) -> FileResponse:
         return FileResponse(plotly_js(), media_type="text/javascript", headers=FOREVER)
 
-    return [Route(f"/{plotly_address()}", plotly), Mount(f"/{base()}", _Files(directory=STATIC))]
+    async def module(request: Any) -> Response:
+        name = request.path_params["name"]
+        if name not in modules():
+            return Response(status_code=404)
+        return FileResponse(STATIC / name, media_type="text/javascript", headers=FOREVER)
+
+    # Routes, no mounted folder: that would look for its files below a proxy's path.
+    return [Route(f"/{plotly_address()}", plotly), Route(f"/{base()}/{{name:path}}", module)]
 
 
 @cache
