@@ -1,5 +1,6 @@
 """How much memory there is: the least of what machine, group and limit leave."""
 
+import platform
 import subprocess
 import sys
 from pathlib import Path
@@ -35,3 +36,20 @@ def test_a_limit_on_the_address_space_counts():
 )
 def test_memory_that_ran_out_is_told_from_other_errors(error, said):
     assert memory.ran_out(error) is said
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library gives memory back by itself")
+def test_memory_in_pieces_is_given_back():
+    """Of 64 MB in pieces every tenth stays: freed pieces between them are kept by the C library."""
+    code = (
+        "from pathlib import Path\n"
+        "from kvviz import memory\n"
+        "def resident(): return int(Path('/proc/self/statm').read_text().split()[1]) * 4096\n"
+        "pieces = [bytearray(b'x' * 64_000) for _ in range(1000)]\n"
+        "pieces = pieces[::10]\n"
+        "before = resident()\n"
+        "memory.give_back()\n"
+        "print(before - resident() > 30e6)\n"
+    )
+    done = subprocess.run([sys.executable, "-S", "-c", code], capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout == "True\n", done.stderr

@@ -119,7 +119,7 @@ def _surroundings(
     """Sentences around the needle, their token counts, and which of them open a paragraph."""
     rng = random.Random(f"{text}/{seed}")
     source = prose_sentences(text, rng)
-    space = length_tokens - _count(tokenizer, " " + NEEDLE)
+    space = length_tokens - _added(tokenizer, " " + NEEDLE)
     sentences: list[str] = []
     counts: list[int] = []
     breaks = {0}
@@ -128,7 +128,7 @@ def _surroundings(
         sentence = next(source)
         opens = len(sentences) == paragraph_end
         # Counted with what joins it to the text: a paragraph break may be a token of its own.
-        count = _count(tokenizer, ("\n\n" if opens else " ") + sentence)
+        count = _added(tokenizer, ("\n\n" if opens else " ") + sentence)
         if count > space:
             break
         if opens:
@@ -139,11 +139,11 @@ def _surroundings(
         space -= count
     # The gap left is shorter than a sentence. Taking two back and closing with the best few of
     # these and the sentences after them meets the length almost exactly, whatever the tokenizer.
-    spare = [(sentence, _count(tokenizer, " " + sentence))]
+    spare = [(sentence, _added(tokenizer, " " + sentence))]
     for _ in range(min(2, len(sentences) - 1)):
         spare.insert(0, (sentences.pop(), counts.pop()))
         space += spare[0][1]
-    spare += [(s, _count(tokenizer, " " + s)) for s in itertools.islice(source, 10)]
+    spare += [(s, _added(tokenizer, " " + s)) for s in itertools.islice(source, 10)]
     for sentence, count in _closest(spare, space, slack=min(5, length_tokens // 500)):
         sentences.append(sentence)
         counts.append(count)
@@ -241,3 +241,9 @@ def _insert(sentences: Sequence[str], breaks: set[int], place: int) -> str:
 
 def _count(tokenizer: Any, text: str) -> int:
     return len(tokenizer.encode(text, add_special_tokens=False))
+
+
+def _added(tokenizer: Any, text: str) -> int:
+    """Tokens that `text` adds after a sentence: some tokenizers put a "▁" of their own before a text that
+    stands alone."""
+    return _count(tokenizer, "." + text) - _count(tokenizer, ".")

@@ -11,6 +11,7 @@ import secrets
 import threading
 import time
 from collections import Counter, OrderedDict
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -62,11 +63,30 @@ class Run:
         return not MethodRef.parse(method).made
 
 
-class RunStore:
-    """Runs by id. Where they do not fit, the visitor who has most gives up the one least recently used."""
+def _later(seconds: float, call: Callable[[], None]) -> None:
+    """Call it after so many seconds, unless the program has ended by then."""
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    timer.start()
 
-    def __init__(self, max_runs: int = 24, max_bytes: int = 2 * 2**30, keep_left_s: float = 900):
+
+class RunStore:
+    """Runs by id. Where they do not fit, the visitor who has most gives up the one least recently used.
+
+    clock, later  the seconds, and how something is called after some of them.
+    """
+
+    def __init__(
+        self,
+        max_runs: int = 24,
+        max_bytes: int = 2 * 2**30,
+        keep_left_s: float = 900,
+        clock: Callable[[], float] = time.monotonic,
+        later: Callable[[float, Callable[[], None]], None] = _later,
+    ):
         self.max_runs, self.max_bytes, self.keep_left_s = max_runs, max_bytes, keep_left_s
+        self._clock, self._later = clock, later
+        self._looks_again = False  # a look for runs whose time is over is on its way
         self._runs: OrderedDict[str, Run] = OrderedDict()
         self._bytes: dict[str, int] = {}
         self._lock = threading.Lock()
@@ -80,9 +100,11 @@ class RunStore:
         return run
 
     def open(self, path: Path, owner: str) -> Run:
-        """Keep a run that was saved as a file; InputError where it is none, or too large to keep."""
+        """Keep a run that was saved as a file; InputError where it is none, has no answer, or is too large."""
         with self._reading:
             comparison = load_comparison(path)
+            if not comparison.variants:
+                raise InputError("This run was stopped before its first answer: there is nothing to show.")
             size = comparison.nbytes
             if size > self.max_bytes:
                 raise InputError(
@@ -112,7 +134,7 @@ class RunStore:
             if run is not None:
                 self._runs.move_to_end(run_id)
                 if run.left_at is not None:
-                    run.left_at = time.monotonic()  # someone with the link reads it: the time starts again
+                    run.left_at = self._clock()  # someone with the link reads it: the time starts again
                 return run
         if run_id.startswith("stored-"):
             return self._stored(run_id)
@@ -123,11 +145,8 @@ class RunStore:
         with self._lock:
             for run in self._runs.values():
                 if owner and run.owner == owner:
-                    run.left_at = time.monotonic()
+                    run.left_at = self._clock()
         self._drop_left()
-        timer = threading.Timer(max(0.0, self.keep_left_s) + 1, self._drop_left)
-        timer.daemon = True
-        timer.start()
 
     def back(self, owner: str) -> None:
         """A visitor has a page open (again): their runs stay."""
@@ -167,11 +186,24 @@ class RunStore:
         return max(others, key=lambda key: have[self._runs[key].owner or key])  # the first of equals
 
     def _drop_left(self) -> None:
+        """Let go of the runs whose time is over, and look again once that of the next one is."""
         with self._lock:
-            now = time.monotonic()
+            now, waits = self._clock(), []
             for key, run in list(self._runs.items()):
-                if run.left_at is not None and now - run.left_at > self.keep_left_s:
+                if run.left_at is None:
+                    continue
+                wait = run.left_at + self.keep_left_s - now
+                if wait < 0:
                     self._drop(key)
+                else:
+                    waits.append(wait)
+            if waits and not self._looks_again:
+                self._looks_again = True
+                self._later(min(waits) + 1, self._look_again)
+
+    def _look_again(self) -> None:
+        self._looks_again = False
+        self._drop_left()
 
     def _drop(self, key: str) -> None:
         del self._runs[key], self._bytes[key]

@@ -29,6 +29,13 @@ class WordTokenizer:
         return [hash(token) for token in re.findall(r" ?[A-Za-z]+|\d|\n+|[^\w\s]", text)]
 
 
+class PrependTokenizer:
+    """As Llama 2's and Phi-3's: a "▁" more before whatever is encoded by itself."""
+
+    def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
+        return [ord(c) for c in re.sub(r"▁?[A-Za-z]+", "w", "▁" + text.replace(" ", "▁"))]
+
+
 class CharacterTokenizer:
     def encode(self, text: str, add_special_tokens: bool = False) -> list[int]:
         return [ord(c) for c in text]
@@ -52,6 +59,14 @@ def test_length_is_met_within_two_percent(length, text):
 def test_length_is_met_in_other_tokens():
     case = needle_text(3000, 0.5, CharacterTokenizer())
     assert abs(len(case.document) - 3000) <= 60
+
+
+@pytest.mark.parametrize("length", [100, 300, 1000, 4000])
+def test_a_tokenizer_that_puts_a_blank_before_every_text_is_counted_right(length):
+    tokenizer = PrependTokenizer()
+    for case in needle_cases(length, DEPTHS, tokenizer):
+        assert case.tokens == len(tokenizer.encode(case.document))
+        assert abs(case.tokens - length) <= 0.02 * length
 
 
 @pytest.mark.parametrize("text", range(N_TEXTS))

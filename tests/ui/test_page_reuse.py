@@ -5,6 +5,7 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+import torch
 from fake_engine import FakeEngine
 from tiny import make_model
 
@@ -75,6 +76,20 @@ def test_traces_stay_within_their_bound(engine):
     assert len(two) == 1
     two.forget(scored.trace.model)
     assert len(two) == 0
+
+
+def test_memory_is_given_back_when_traces_go(monkeypatch):
+    """Many distinct texts: what is held stays within its bound, and what goes is returned to the system
+    then and there."""
+    traces, model, given = Traces(250), object(), []
+    monkeypatch.setattr("kvviz.ui.traces.give_back", lambda: given.append(len(traces)))
+    for number in range(6):
+        prompt = SimpleNamespace(input_ids=torch.tensor([number, 1, 2]), n_compressible=3)
+        traces.keep(SimpleNamespace(trace=SimpleNamespace(prompt=prompt, model=model), bytes=100))
+        assert given == [2] * max(0, number - 1), "once for every trace that went"
+        assert sum(held for _, held in traces._held.values()) <= 250
+    traces.forget(model)
+    assert given == [2] * 4 + [0]
 
 
 @pytest.fixture

@@ -1,5 +1,7 @@
 """The store of runs: bounded, isolated, forgiving to a reload."""
 
+from dataclasses import replace
+
 import pytest
 
 from kvviz.errors import InputError
@@ -41,6 +43,55 @@ def test_a_reload_finds_the_run_until_the_grace_time_is_over(comparison):
     store.left("visitor")
     with pytest.raises(InputError):
         store.get(run.id)
+
+
+class Hours:
+    """A clock that is moved by hand, and what is to be called at a time of it."""
+
+    def __init__(self):
+        self.now, self.calls = 0.0, []
+
+    def later(self, seconds, call):
+        self.calls.append((self.now + seconds, call))
+
+    def move(self, seconds):
+        self.now += seconds
+        due = [item for item in self.calls if item[0] <= self.now]
+        self.calls = [item for item in self.calls if item[0] > self.now]
+        for _, call in due:
+            call()
+
+
+def test_a_run_left_behind_goes_when_its_time_is_over_though_nobody_comes(comparison):
+    hours = Hours()
+    store = RunStore(keep_left_s=900, clock=lambda: hours.now, later=hours.later)
+    gone = store.add(comparison, "own", "1", owner="who left")
+    stays = store.add(comparison, "own", "2", owner="who stayed")
+    store.left("who left")
+    hours.move(800)
+    assert len(store._runs) == 2 and store.get(gone.id) is gone  # read by someone with the link: 900 more
+    hours.move(200)
+    assert len(store._runs) == 2
+    hours.move(702)
+    assert list(store._runs) == [stays.id]
+    assert not hours.calls, "nothing is left to look for"
+
+
+def test_a_visitor_who_is_back_keeps_the_runs(comparison):
+    hours = Hours()
+    store = RunStore(keep_left_s=900, clock=lambda: hours.now, later=hours.later)
+    run = store.add(comparison, "own", "1", owner="visitor")
+    store.left("visitor")
+    hours.move(100)
+    store.back("visitor")
+    hours.move(10_000)
+    assert store.get(run.id) is run and not hours.calls
+
+
+def test_a_run_without_answers_is_refused_in_a_sentence(comparison, tmp_path):
+    replace(comparison, variants=[]).save(tmp_path / "run.zip")
+    with pytest.raises(InputError, match="^This run was stopped before its first answer"):
+        RunStore().open(tmp_path / "run.zip", "visitor")
 
 
 def test_one_visitor_with_many_runs_does_not_push_out_the_others(comparison):
