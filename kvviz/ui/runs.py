@@ -100,7 +100,7 @@ class RunStore:
         return run
 
     def open(self, path: Path, owner: str) -> Run:
-        """Keep a run that was saved as a file; InputError where it is none, has no answer, or is too large."""
+        """Keep a run saved as a file; InputError where it is none, holds no answer or is too large."""
         with self._reading:
             comparison = load_comparison(path)
             if not comparison.variants:
