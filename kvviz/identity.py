@@ -119,7 +119,8 @@ class MethodRef:
     """A method with the options it was given by name; equal where method and options are the same.
 
     options  ((name, value), ...), sorted by name.
-    made     "edit1" for a kept set that was changed by hand, "control0" for a control, else "".
+    made     "edit1" for a kept set that was changed by hand, "control0" for a control, else ""; "edit1+edit2"
+             in runs that were saved with an edit of an edited set.
     """
 
     id: str
@@ -135,7 +136,7 @@ class MethodRef:
             raise InputError(
                 f'A method is named by its id, such as "snapkv" or "snapkv:window=16", not {shown(name)}.'
             )
-        made = re.search(r"\+(edit\d*|control\d+)\Z", name)
+        made = re.search(r"(\+(edit\d*|control\d+))+\Z", name)
         given = name[: made.start()] if made else name
         method_id, _, text = given.partition(":")
         options: dict[str, Any] = {}
@@ -146,7 +147,7 @@ class MethodRef:
             if key in options:
                 raise InputError(f"{shown(name)} gives {key} twice. Give each option once.")
             options[key] = option_value(value)
-        return cls(method_id.strip(), tuple(sorted(options.items())), made[1] if made else "")
+        return cls(method_id.strip(), tuple(sorted(options.items())), made[0][1:] if made else "")
 
     @property
     def given(self) -> dict[str, Any]:
@@ -156,7 +157,11 @@ class MethodRef:
     @property
     def base(self) -> MethodRef:
         """The method whose kept set was changed by hand; itself where nothing was."""
-        return replace(self, made="")
+        return self.changed("")
+
+    def changed(self, made: str) -> MethodRef:
+        """A kept set of this method that was changed by hand, or changed once more: "snapkv+edit2"."""
+        return replace(self, made=made)
 
     @property
     def options_words(self) -> str:

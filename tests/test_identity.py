@@ -96,7 +96,9 @@ def test_option_values_have_a_type():
     assert MethodRef.parse(str(ref)) == ref
 
 
-@pytest.mark.parametrize("name", ["snapkv+edit1", "snapkv:window=16+edit12", "tova+control0", "tova+edit"])
+@pytest.mark.parametrize(
+    "name", ["snapkv+edit1", "snapkv:window=16+edit12", "tova+control0", "tova+edit", "tova+edit1+edit2"]
+)
 def test_a_kept_set_changed_by_hand_knows_what_it_was(name):
     ref = MethodRef.parse(name)
     assert str(ref) == name and ref.made and str(ref.base) == name.partition("+")[0]

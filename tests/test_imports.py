@@ -20,7 +20,7 @@ STAGES = (
     {"errors", "types", "settings", "resources", "identity", "options", "lazy", "memory"},
     {"engine.ask", "engine.steps", "engine.formats"},
     {"models"},
-    {"engine.ranking", "engine.documents"},
+    {"engine.ranking", "engine.counts", "engine.documents"},
     {"engine.prompts", "engine.forward", "engine.attention"},
     {"engine.budgets"},
     {"methods"},

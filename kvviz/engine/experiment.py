@@ -137,6 +137,7 @@ def edited_selections(
 ) -> list[Selection]:
     """The edited selection and one for each control, ready to be decoded."""
     old = variant.packed
+    ref = MethodRef.parse(variant.method)
     names = [("edit", f"{variant.label} + edit")]
     names += [(f"control{seed}", f"Random control {seed}") for seed in SEEDS]
     out = []
@@ -149,7 +150,7 @@ def edited_selections(
             readout = spec.readout(trace, rows, variant.entries, old.options)
         out.append(
             Selection(
-                method=f"{variant.method}+{name}",
+                method=str(ref.changed(name)),
                 label=label,
                 budget=old.budget,
                 entries=old.entries,

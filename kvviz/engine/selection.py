@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 
-from kvviz.engine.budgets import ALLOCATORS, Candidates, allocate
+from kvviz.engine.budgets import ALLOCATORS, allocate
+from kvviz.engine.counts import Candidates
 from kvviz.engine.ranking import rank
 from kvviz.engine.scoring import LayerAccount, MethodScores, Scored, Wanted, goes_first
 from kvviz.identity import Budget

@@ -13,7 +13,7 @@ from kvviz.results import words as text
 from kvviz.results.causes import FOUND
 from kvviz.results.comparison import Comparison
 from kvviz.results.marks import groups
-from kvviz.results.measures import MEASURE, Look, Measure
+from kvviz.results.measures import MEASURE, Against, Measure
 from kvviz.results.table import Table
 from kvviz.results.verdict import verdict
 
@@ -106,8 +106,8 @@ def sweep_table(
     for method in c.methods:
         if message or (measure == "overlap" and method == a):
             continue
-        series.append(_series(c, row, method, b, Look(a, tok, expected)))
-    if not message and (found := _found_series(c, row, Look(a, tok, expected))) is not None:
+        series.append(_series(c, row, method, b, Against(a, tok, expected)))
+    if not message and (found := _found_series(c, row, Against(a, tok, expected))) is not None:
         series.append(found)
     words = {"a": text.label(c, a), "mark": _followed(c, tok)}
     title = f"{row.title.format(**words)} against budget, this document"
@@ -139,7 +139,7 @@ def _equal(c: Comparison, one: Series, other: Series) -> bool:
     )
 
 
-def _series(c: Comparison, row: Measure, method: str, b: str | None, look: Look) -> Series:
+def _series(c: Comparison, row: Measure, method: str, b: str | None, look: Against) -> Series:
     known = [] if row.decoded_only else c.shares(method)
     shares = _distinct(sorted([*known, *(c.share(k) for k in c.budgets)]))
     points = [c.at(method, s) for s in shares]
@@ -161,7 +161,7 @@ def _series(c: Comparison, row: Measure, method: str, b: str | None, look: Look)
     )
 
 
-def _found_series(c: Comparison, row: Measure, look: Look) -> Series | None:
+def _found_series(c: Comparison, row: Measure, look: Against) -> Series | None:
     """The cache that a search found: one point at its true size; None where it has no such value."""
     if c.would_do is None:
         return None

@@ -9,9 +9,10 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from kvviz.identity import MethodRef
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison, Point, Variant
-from kvviz.results.measures import MEASURE, Look, kl_of
+from kvviz.results.measures import MEASURE, Against, kl_of
 from kvviz.results.verdict import judge
 
 
@@ -28,7 +29,8 @@ def edited(
     """The run with the edited answer (tried[0]) beside the others, what was edited, and what came of it."""
     earlier = list(c.settings.get("edits") or [])
     number = 1 + len(earlier)
-    name, label = f"{before.method}+edit{number}", f"{before.label} + edit {number}"
+    name = str(MethodRef.parse(before.method).changed(f"edit{number}"))
+    label = f"{before.label} + edit {number}"
     selection = dataclasses.replace(tried[0].packed, method=name, label=label)
     answer = dataclasses.replace(tried[0], method=name, label=label, selection=selection)
     made = {"method": before.method, "budget": before.budget, "same_size": same_size,
@@ -48,7 +50,7 @@ def _row(c: Comparison, name: str, v: Variant) -> dict[str, Any]:
         "text": v.text,
         "verdict": judge(v, c.expected),
         "kl": text.kl(kl_of(c, v)),
-        "error": MEASURE["output_error"].words(MEASURE["output_error"].of(c, Point.of(v), Look())),
+        "error": MEASURE["output_error"].words(MEASURE["output_error"].of(c, Point.of(v), Against())),
         "held": held,
     }
 

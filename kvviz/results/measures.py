@@ -21,7 +21,7 @@ EQUAL = 0.01  # of the larger error: closer than this counts as equal
 
 
 @dataclass(frozen=True)
-class Look:
+class Against:
     """What some measures refer to: the first method, tokens in place of the mark, the expected answer."""
 
     a: str = ""
@@ -36,11 +36,11 @@ class Measure:
     title   its heading, label what an axis says before the unit; {a} and {mark} stand for what it refers to.
     better  "lower", "higher", or "" where neither is.
     write   a value in words.
-    of      (comparison, point, look) -> value, None where it is not known.
+    of      (comparison, point, against) -> value, None where it is not known.
     spread  the same -> (lower, upper) quartile, None for a measure that has none.
     decoded_only  known only where an answer was decoded.
     scale   by which a drawing multiplies a value to have it in `unit`.
-    column  its name in `Comparison.to_frame`, "" where it needs a look.
+    column  its name in `Comparison.to_frame`, "" where it refers to something.
     """
 
     id: str
@@ -49,9 +49,9 @@ class Measure:
     unit: str
     better: str
     write: Callable[[float], str]
-    of: Callable[[Comparison, Point, Look], float | None]
+    of: Callable[[Comparison, Point, Against], float | None]
     decoded_only: bool = False
-    spread: Callable[[Comparison, Point, Look], tuple[float, float] | None] | None = None
+    spread: Callable[[Comparison, Point, Against], tuple[float, float] | None] | None = None
     scale: float = 1
     column: str = ""
 
@@ -100,12 +100,12 @@ def errors(c: Comparison, point: Point) -> np.ndarray | None:
     return point.error[evicted] if evicted.any() else point.error
 
 
-def _error(c: Comparison, point: Point, look: Look) -> float | None:
+def _error(c: Comparison, point: Point, against: Against) -> float | None:
     found = errors(c, point)
     return None if found is None or not np.isfinite(found).any() else float(np.nanmedian(found))
 
 
-def _quartiles(c: Comparison, point: Point, look: Look) -> tuple[float, float] | None:
+def _quartiles(c: Comparison, point: Point, against: Against) -> tuple[float, float] | None:
     found = errors(c, point)
     if found is None or not np.isfinite(found).any():
         return None
@@ -121,7 +121,7 @@ def heads_compared(a: np.ndarray, b: np.ndarray) -> tuple[int, int, int]:
     return int(((b < a) & ~equal).sum()), int(equal.sum()), len(a)
 
 
-def improved(c: Comparison, point: Point, look: Look | None = None) -> float | None:
+def improved(c: Comparison, point: Point, against: Against | None = None) -> float | None:
     """Share of heads whose output error is below that of the method's attention-only base, in layers where
     either evicted something; None where the base was not in the run."""
     base = c.at(c.base_of(point.method), point.budget)
@@ -146,29 +146,29 @@ def words_of(words: str) -> list[str]:
     return "".join(c if c.isalnum() else " " for c in words.casefold()).split()
 
 
-def _held(c: Comparison, point: Point, look: Look) -> float | None:
-    if look.tok is not None:
-        found = holders(c, point.method, point.budget, *look.tok)
+def _held(c: Comparison, point: Point, against: Against) -> float | None:
+    if against.tok is not None:
+        found = holders(c, point.method, point.budget, *against.tok)
     else:
         marks = next(iter(groups(c).values()), None)
         found = None if marks is None else group_holders(c, point.method, point.budget, marks)
     return None if found is None else found.count / found.total
 
 
-def _overlap(c: Comparison, point: Point, look: Look) -> float | None:
-    other = c.at(look.a, point.budget)
+def _overlap(c: Comparison, point: Point, against: Against) -> float | None:
+    other = c.at(against.a, point.budget)
     return None if other is None else point.kept.overlap(other.kept)
 
 
-def _right(c: Comparison, point: Point, look: Look) -> float | None:
-    judged = judge(point.answer, look.expected)
+def _right(c: Comparison, point: Point, against: Against) -> float | None:
+    judged = judge(point.answer, against.expected)
     return None if not judged else float(judged == "right")
 
 
 MEASURES = (
     Measure(
         "kl", "Mean KL", "mean KL", "nats/token", "lower", text.kl,
-        lambda c, p, look: None if p.answer is None else kl_of(c, p.answer), decoded_only=True,
+        lambda c, p, against: None if p.answer is None else kl_of(c, p.answer), decoded_only=True,
         column="mean_kl",
     ),
     Measure(
@@ -187,7 +187,7 @@ MEASURES = (
     ),
     Measure(
         "bytes", "Memory", "cache after reading", "MB (filled: as allocated, open: by count of entries)",
-        "lower", text.mb, lambda c, p, look: text.kept_bytes(c, p.method, p.budget), scale=1e-6,
+        "lower", text.mb, lambda c, p, against: text.kept_bytes(c, p.method, p.budget), scale=1e-6,
     ),
     Measure(
         "expected", "Expected answer", "expected answer in the text", "", "higher",
@@ -205,7 +205,7 @@ def rows(c: Comparison) -> list[dict[str, Any]]:
 def _row(c: Comparison, v: Variant) -> dict[str, Any]:
     point = c.whole if v.selection is None else Point.of(v)
     found = errors(c, point)
-    measured = {m.column: m.of(c, point, Look()) for m in MEASURES if m.column}
+    measured = {m.column: m.of(c, point, Against()) for m in MEASURES if m.column}
     return {
         "method": v.method,
         "label": v.label,

@@ -12,18 +12,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvviz.engine.budgets import (
-    ALLOCATORS,
-    Candidates,
-    allocate,
-    best_counts,
-    by_layer,
-    entries_of,
-    flat_entropy,
-    layer_budgets,
-    rank,
-    round_to_total,
-)
+from kvviz.engine.budgets import ALLOCATORS, allocate, by_layer, entries_of, flat_entropy
+from kvviz.engine.counts import Candidates, best_counts, layer_budgets, round_to_total
+from kvviz.engine.ranking import rank
 from kvviz.errors import InputError
 from kvviz.identity import BUDGET_WORDS
 from kvviz.methods import METHODS, get_method

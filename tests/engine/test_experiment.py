@@ -9,8 +9,9 @@ from reference import prompt_of
 from tiny import make_model
 
 import kvviz
-from kvviz.engine.experiment import Edit, edited_masks, try_edits, try_edits_stream
+from kvviz.engine.experiment import SEEDS, Edit, edited_masks, try_edits, try_edits_stream
 from kvviz.errors import InputError
+from kvviz.results.edits import edited
 
 N, BUDGET = 64, 0.25
 MIDDLE = Edit("pin", 20, 24)
@@ -196,3 +197,19 @@ def test_the_python_lines_repeat_the_edit(model, run):
     compile(lines, "lines", "exec")
     assert "Edit('pin', 20, 24, None, None)" in lines and "same_size=True" in lines
     assert "+edit" not in lines.split("kvviz.compare")[1].split(")")[0]
+
+
+def test_an_edited_set_can_be_edited_again_and_again(model, run):
+    c, scored = run
+    method = c.variants[0].method
+    for number in (1, 2, 3, 4):
+        before = c.variant(method, BUDGET)
+        edit = Edit("pin", 20 + number, 21 + number)
+        tried = try_edits(model, c, method, BUDGET, [edit], scored=scored)
+        assert [v.method for v in tried.variants] == ["snapkv:window=4+edit"] + [
+            f"snapkv:window=4+control{seed}" for seed in SEEDS
+        ]
+        c = edited(c, before, tried.variants, [edit], same_size=True)
+        method = c.variants[-1].method
+        assert method == f"snapkv:window=4+edit{number}"
+        assert kept(c.variants[-1])[:, :, 20 + number].all()

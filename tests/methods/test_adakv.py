@@ -3,7 +3,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvviz.engine.budgets import Candidates, allocate
+from kvviz.engine.budgets import allocate
+from kvviz.engine.counts import Candidates
 from kvviz.methods import get_method
 from methods import test_snapkv
 

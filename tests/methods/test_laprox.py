@@ -2,7 +2,8 @@ import numpy as np
 import pytest
 import torch
 
-from kvviz.engine.budgets import Candidates, allocate
+from kvviz.engine.budgets import allocate
+from kvviz.engine.counts import Candidates
 from methods.fixtures import F_P, F_V, given, merged, pooled, random_layer, score, values_of
 
 W_O = [[[1, 0], [0, 1]], [[3, 0], [0, 4]]]

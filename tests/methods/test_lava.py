@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from kvviz.engine.budgets import Candidates, allocate
+from kvviz.engine.budgets import allocate
+from kvviz.engine.counts import Candidates
 from kvviz.methods import get_method
 from methods.fixtures import F_P, F_V, Exact, given, merged, pooled, random_layer, score, values_of
 

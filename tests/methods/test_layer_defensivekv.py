@@ -1,7 +1,8 @@
 
 import torch
 
-from kvviz.engine.budgets import Candidates, allocate
+from kvviz.engine.budgets import allocate
+from kvviz.engine.counts import Candidates
 from kvviz.engine.selection import LayerAccount, _context_counts
 from kvviz.methods import get_method
 from kvviz.methods.spec import Scores

@@ -1,7 +1,8 @@
 import pytest
 import torch
 
-from kvviz.engine.budgets import Candidates, allocate
+from kvviz.engine.budgets import allocate
+from kvviz.engine.counts import Candidates
 from kvviz.methods import get_method
 from methods import test_snapkv
 

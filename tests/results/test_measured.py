@@ -9,11 +9,11 @@ import pytest
 from synthetic import kept_changed, synthetic_comparison
 
 from kvviz.results.answers import all_answers_table, answer_cards
-from kvviz.results.measures import MEASURE, MEASURES, Look, improved, max_kl, mean_kl, token_f1
+from kvviz.results.measures import MEASURE, MEASURES, Against, improved, max_kl, mean_kl, token_f1
 
 
 def value(c, measure, method, budget, **look):
-    return MEASURE[measure].of(c, c.at(method, budget), Look(**look))
+    return MEASURE[measure].of(c, c.at(method, budget), Against(**look))
 
 
 def test_mean_kl_leaves_out_the_step_that_was_chosen_before_anything_was_evicted():
@@ -76,7 +76,7 @@ def test_heads_improved_are_counted_against_the_methods_own_base():
 def test_every_measure_writes_its_values_and_has_a_known_direction():
     c = synthetic_comparison()
     for m in MEASURES:
-        found = m.of(c, c.at("dropkv", 0.1), Look("snapkv", None, "58213"))
+        found = m.of(c, c.at("dropkv", 0.1), Against("snapkv", None, "58213"))
         assert m.words(None) == "–"
         if found is not None:
             assert m.words(found) not in ("", "–")
