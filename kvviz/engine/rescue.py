@@ -77,6 +77,27 @@ class Search:
             sizes = list(range(low + step, high, step))
         return None if high is None else list(parts[:high])
 
+    def shortest(self, order: np.ndarray) -> np.ndarray | None:
+        """The fewest leading entries of an order that work among those tried, None where none do.
+
+        Sizes double until one works, then the gap is cut into eighths. A shorter run between two that were
+        tried may work as well: more entries need not help.
+        """
+        sizes = sorted({min(2**i, len(order)) for i in range(len(order).bit_length() + 1)})
+        low, high = 0, None
+        for size in sizes:
+            if self.ask([np.sort(order[:size])])[0]:
+                high = size
+                break
+            low = size
+        while high is not None and high - low > max(1, high // 50):
+            step = max(1, (high - low) // 8)
+            sizes = list(range(low + step, high, step))
+            answers = self.ask([np.sort(order[:size]) for size in sizes])
+            hit = next((size for size, yes in zip(sizes, answers) if yes), high)
+            low, high = max([size for size in sizes if size < hit], default=low), hit
+        return None if high is None else np.sort(order[:high])
+
     def pruned(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Working parts without those that can be spared: in halves, quarters, ... then one by one."""
         parts = list(parts)
@@ -87,12 +108,11 @@ class Search:
             answers = self.ask([joined(rest) for rest in without])
             spared = [i for i, yes in enumerate(answers) if yes]
             if spared:
-                # All that can be spared singly at once, if they can be spared together; else the first.
-                together = _but(pieces, spared)
-                if len(spared) > 1 and together and self.ask([joined(together)])[0]:
-                    parts = together
-                else:
-                    parts = without[spared[0]]
+                # What can be spared singly need not be spared together: as many of the first as can.
+                runs = sorted({len(spared) * k // 8 for k in range(1, 9)} - {0, 1, len(pieces)}, reverse=True)
+                rests = [_but(pieces, spared[:run]) for run in runs]
+                works = self.ask([joined(rest) for rest in rests])
+                parts = next((rest for rest, yes in zip(rests, works) if yes), without[spared[0]])
                 size = min(size, max(1, len(parts) // 2))
             elif size == 1:
                 return parts
