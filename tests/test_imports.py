@@ -37,8 +37,9 @@ STAGES = (
     {"engine.provenance"},
     {"engine.lenses"},
     {"engine.run"},
-    {"engine.trials", "engine.rescue"},
-    {"engine.experiment", "engine.causes", "engine.forks"},
+    {"engine.trials", "engine.rescue", "engine.changes", "engine.units"},
+    {"engine.experiment", "engine.would_do", "engine.forks"},
+    {"engine.causes"},
     {"evaluate"},
     {"calibrate"},  # on texts that evaluate writes
     {"figures"},

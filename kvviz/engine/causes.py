@@ -17,92 +17,28 @@ from typing import Any
 
 import numpy as np
 
-from kvviz.engine.rescue import Search, is_minimal, joined, smallest, whittled
+from kvviz.engine import would_do
+from kvviz.engine.changes import drawn, pushed_out, worth
+from kvviz.engine.rescue import Search, is_minimal, smallest
 from kvviz.engine.scoring import Scored
 from kvviz.engine.selection import select_from
-from kvviz.engine.trace import needs_of, prefill
+from kvviz.engine.steps import Steps, heard, result_of
+from kvviz.engine.trace import needs_of, prefill_events
 from kvviz.engine.trials import Trials
+from kvviz.engine.units import Unit, trials_needed, units
 from kvviz.errors import Cancelled, InputError
 from kvviz.methods import parse_method
 from kvviz.models import Model
-from kvviz.results.causes import PUT_BACK, TAKEN_OUT, UNITS, Causes, Controls, Effect, Rescue, WouldDo
+from kvviz.results.causes import PUT_BACK, TAKEN_OUT, Causes, Controls, Effect, Rescue, WouldDo
 from kvviz.results.kept import window_starts
 from kvviz.results.passages import Passage, passages
 from kvviz.results.verdict import contains_expected
 from kvviz.types import Event, Prompt
 
+WOULD_DO_TRIALS = would_do.MOST_TRIALS
 LATER = 16  # tokens past the whole cache's answer that a search reads on
 N_CONTROLS = 20  # random sets beside a rescue
 SEED = 0
-WOULD_DO_TRIALS = 1500
-# Where the search for the cache that would do begins: budgets of each method that are tried at once.
-WOULD_DO_BUDGETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0)
-WOULD_DO_METHODS = ("snapkv", "tova", "keydiff", "streaming_llm", "criticalkv", "dropkv", "laprox")
-
-
-@dataclass(frozen=True)
-class Unit:
-    """A block of entries that is put back or taken out together; `place` indexes [L, Hkv, n]."""
-
-    kind: str
-    place: tuple[slice, slice, slice]
-    layer: int | None = None
-    head: int | None = None
-    passage: Passage | None = None
-    token: int | None = None
-
-
-def units(kind: str, shape: tuple[int, int, int], pieces: Sequence[Passage]) -> list[Unit]:
-    """All units of one kind: every (layer, KV head), layer, passage, token, or passage in one head."""
-    layers, heads, n = shape
-    all_ = slice(None)
-    if kind == "layer":
-        return [Unit(kind, (slice(i, i + 1), all_, all_), layer=i) for i in range(layers)]
-    if kind == "passage":
-        return [Unit(kind, (all_, all_, slice(p.start, p.end)), passage=p) for p in pieces]
-    if kind == "token":
-        return [Unit(kind, (all_, all_, slice(t, t + 1)), token=t) for t in range(n)]
-    every = [(i, h) for i in range(layers) for h in range(heads)]
-    if kind == "head":
-        return [Unit(kind, (slice(i, i + 1), slice(h, h + 1), all_), layer=i, head=h) for i, h in every]
-    if kind == "passage-head":
-        return [
-            Unit(kind, (slice(i, i + 1), slice(h, h + 1), slice(p.start, p.end)), i, h, p)
-            for p in pieces
-            for i, h in every
-        ]
-    raise InputError(f"Causes are found by {', '.join(UNITS)}, not by {kind!r}.")
-
-
-def _place(unit: Unit) -> tuple:
-    """What tells a unit from all others, as `Effect.place`."""
-    start = None if unit.passage is None else unit.passage.start
-    return unit.kind, unit.layer, unit.head, start, unit.token
-
-
-def causes(
-    model: Model,
-    prompt: Prompt,
-    method: str,
-    budget: float | int,
-    *,
-    events: Callable[[Event], None] | None = None,
-    **further: Any,
-) -> Causes:
-    """What one method's lost entries did to the answer. `further` as in `causes_stream`."""
-    result = None
-    for event in causes_stream(model, prompt, method, budget, **further):
-        result = event.result
-        if events:
-            events(event)
-    return result
-
-
-def smallest_rescue(
-    model: Model, prompt: Prompt, method: str, budget: float | int, **further: Any
-) -> Rescue | None:
-    """The fewest entries found that, put back, return the answer; None where nothing was lost."""
-    return causes(model, prompt, method, budget, by=(), rescue=True, **further).rescue
 
 
 def causes_stream(
@@ -118,41 +54,95 @@ def causes_stream(
     max_new_tokens: int = 64,
     rescue: bool = False,
     would_do: bool = False,
+    would_do_trials: int = WOULD_DO_TRIALS,
     options: dict[str, Any] | None = None,
     scored: Scored | None = None,
     before: Causes | None = None,
     cancel: threading.Event | None = None,
 ) -> Iterator[Event]:
-    """The same as an iterator of events; the last one carries the `Causes`, also after a stop.
-
-    by          of "head", "layer", "passage", "token", "passage-head".
-    passage     what a passage is: "sentence", "line" or "paragraph" of the document.
-    rescue      also search the smallest rescue;  would_do  also the smallest cache that gives the answer.
-    scored      an earlier reading of the same prompt, with what was scored of it.
-    before      an earlier result for the same method, budget and prompt: what it holds is not tried again.
-    """
+    """`causes` as an iterator of events; the last one carries the result, also after a stop (None where the
+    prompt was not read to its end)."""
     for kind in by:
         units(kind, (0, 0, 0), ())
     if wrong := [d for d in directions if d not in (PUT_BACK, TAKEN_OUT)]:
         raise InputError(f"A direction is {PUT_BACK} or {TAKEN_OUT}, not {wrong[0]!r}.")
-    pieces = passages(prompt, passage)
-    methods = [method, *(WOULD_DO_METHODS if would_do else ())]
+    if before is not None and (before.method, before.budget) != (method, budget):
+        raise InputError("What was found before is of another method or budget.")
+    ask = _Ask(method, budget, options or {}, tuple(by), tuple(directions), expected, max_new_tokens,
+               rescue, would_do_trials if would_do else 0)  # fmt: skip
+    return _events(model, prompt, ask, passages(prompt, passage), scored, before, cancel)
+
+
+def causes(
+    model: Model,
+    prompt: Prompt,
+    method: str,
+    budget: float | int,
+    *,
+    events: Callable[[Event], None] | None = None,
+    **further: Any,
+) -> Causes:
+    """What one method's lost entries did to the answer.
+
+    by          of "head", "layer", "passage", "token", "passage-head".
+    passage     what a passage is: "sentence", "line" or "paragraph" of the document.
+    rescue      also search the smallest rescue;  would_do  also the smallest cache that gives the answer, in
+                at most `would_do_trials` trials.
+    scored      an earlier reading of the same prompt, with what was scored of it.
+    before      an earlier result for the same method, budget and prompt: what it holds is not tried again.
+    events      is called with every `Event`; set `cancel` to stop: what is finished comes back.
+    """
+    stream = causes_stream(model, prompt, method, budget, **further)
+    return result_of(stream if events is None else heard(stream, events))
+
+
+def smallest_rescue(
+    model: Model, prompt: Prompt, method: str, budget: float | int, **further: Any
+) -> Rescue | None:
+    """The fewest entries found that, put back, return the answer; None where nothing was lost."""
+    return causes(model, prompt, method, budget, by=(), rescue=True, **further).rescue
+
+
+@dataclass(frozen=True)
+class _Ask:
+    """What is asked of one method's kept set. would_do: trials of that search, 0 for none."""
+
+    method: str
+    budget: float | int
+    options: dict[str, Any]
+    by: tuple[str, ...]
+    directions: tuple[str, ...]
+    expected: str | None
+    most: int
+    rescue: bool
+    would_do: int
+
+
+def _events(
+    model: Model, prompt: Prompt, ask: _Ask, pieces: list[Passage], scored: Scored | None,
+    before: Causes | None, cancel: threading.Event | None,
+) -> Iterator[Event]:  # fmt: skip
     if scored is None:
-        needs = needs_of(methods, {method: options or {}})
-        scored = Scored(prefill(model, prompt, needs=needs, cancel=cancel))
-    tried = _Experiment(scored, method, budget, options or {}, pieces, expected, max_new_tokens, cancel)
-    return tried.events(by, directions, rescue, would_do, before)
+        methods = [ask.method, *(would_do.METHODS if ask.would_do else ())]
+        try:
+            needs = needs_of(methods, {ask.method: ask.options})
+            scored = Scored((yield from prefill_events(model, prompt, needs, cancel)))
+        except Cancelled as stop:
+            yield Event("done", str(stop), 1, 1, 0.0)
+            return
+    yield from _Experiment(scored, ask, pieces, cancel).events(before)
 
 
 class _Experiment:
     """One method's kept set on one trace, and everything that is tried with it."""
 
-    def __init__(self, scored, method, budget, options, pieces, expected, most, cancel):
-        self.scored, self.trace = scored, scored.trace
-        self.pieces, self.expected, self.most = pieces, expected, most
-        self.method, self.budget = method, budget
-        self.selection = select_from(scored, method, budget, **options)
-        self.trials = Trials(self.trace, self._readout(method), cancel)
+    def __init__(
+        self, scored: Scored, ask: _Ask, pieces: list[Passage], cancel: threading.Event | None
+    ):
+        self.scored, self.trace, self.cancel = scored, scored.trace, cancel
+        self.ask, self.pieces = ask, pieces
+        self.selection = select_from(scored, ask.method, ask.budget, **ask.options)
+        self.trials = Trials(self.trace, self._readout(ask.method), cancel)
         self.kept = np.stack([m.cpu().numpy() for m in self.selection.mask])
         self.held = self._held()  # what the whole cache holds
         self.lost = self.held & ~self.kept
@@ -170,15 +160,15 @@ class _Experiment:
         seen = np.arange(n) >= window_starts(self.trace.model.info, n)[:, None]
         return np.repeat(seen[:, None], self.kept.shape[1], axis=1)
 
-    def events(self, by, directions, rescue, would_do, before) -> Iterator[Event]:
-        full, own = self.trials.write([self.held, self.kept], self.most)
+    def events(self, before: Causes | None) -> Iterator[Event]:
+        full, own = self.trials.write([self.held, self.kept], self.ask.most)
         self.answer, self.text = full.token_ids, self._words(full.token_ids)
         self.steps = self._expected_steps()
         self.whole, self.base = self.trials.force([self.held, self.kept], self.answer)
         gap = self.whole.logp - self.base.logp
         found = Causes(
-            method=self.method,
-            budget=self.budget,
+            method=self.ask.method,
+            budget=self.ask.budget,
             answer=self.text,
             tokens=[self._decode([t]) for t in self.answer],
             method_text=self._words(own.token_ids),
@@ -189,14 +179,13 @@ class _Experiment:
         )
         if before is not None:
             found.put_back, found.taken_out = list(before.put_back), list(before.taken_out)
+            found.rescue, found.would_do = before.rescue, before.would_do
         self.own_works = self._returned(own.token_ids)
         try:
-            for direction in directions:
-                for kind in by:
-                    yield from self._effects(found, direction, kind)
-            if rescue:
+            yield from self._all_effects(found)
+            if self.ask.rescue and found.rescue is None:
                 yield from self._rescue(found)
-            if would_do:
+            if self.ask.would_do and found.would_do is None:
                 yield from self._would_do(found)
         except Cancelled:
             found.stopped = True
@@ -206,15 +195,27 @@ class _Experiment:
 
     # -- effects ------------------------------------------------------------------------------------
 
-    def _effects(self, found: Causes, direction: str, kind: str) -> Iterator[Event]:
+    def _all_effects(self, found: Causes) -> Iterator[Event]:
+        """Every unit in every direction; how many there are is said before the first."""
+        most = trials_needed(self.ask.by, self.ask.directions, self.kept.shape, self.pieces)
+        counted, started = self.trials.count, time.perf_counter()
+        if most:
+            yield Event("cause", f"{most:,} caches to try", 0, most)
+        for direction in self.ask.directions:
+            for kind in self.ask.by:
+                for message in self._effects(found, direction, kind):
+                    done = self.trials.count - counted
+                    left = (time.perf_counter() - started) / max(done, 1) * max(0, most - done)
+                    yield Event("cause", message, done, most, left)
+
+    def _effects(self, found: Causes, direction: str, kind: str) -> Iterator[str]:
         rows = getattr(found, direction)
         tried = {e.place for e in rows}
-        todo = [u for u in units(kind, self.kept.shape, self.pieces) if _place(u) not in tried]
+        todo = [u for u in units(kind, self.kept.shape, self.pieces) if u.name not in tried]
         changed = []
         for unit in todo:
             there = self.lost if direction == PUT_BACK else self.held
             changed.append(int(there[unit.place].sum()))
-        started = time.perf_counter()
         what = "Putting back" if direction == PUT_BACK else "Taking out"
         results = self.trials.force(
             (self._trial(direction, u) for u, size in zip(todo, changed) if size), self.answer
@@ -223,9 +224,7 @@ class _Experiment:
             trial = next(results) if size else (self.base if direction == PUT_BACK else self.whole)
             rows.append(self._effect(direction, unit, size, trial))
             if done % 8 == 0 or done == len(todo):
-                left = (time.perf_counter() - started) / done * (len(todo) - done)
-                message = f"{what} {kind} by {kind}, {done:,} of {len(todo):,}"
-                yield Event("cause", message, done, len(todo), left)
+                yield f"{what} {kind} by {kind}, {done:,} of {len(todo):,}"
 
     def _trial(self, direction: str, unit: Unit) -> np.ndarray:
         trial = (self.kept if direction == PUT_BACK else self.held).copy()
@@ -258,11 +257,13 @@ class _Experiment:
         everything = np.flatnonzero(self.lost)
         ended = False
         for order in ([self._by_passage, self._by_head], [self._by_head, self._by_passage]):
-            ended = smallest(search, everything, order) or ended
-            yield Event("cause", f"Smallest rescue so far: {len(search.best):,} entries", 0, 0)
+            rounds = Steps(smallest(search, everything, order))
+            for _ in rounds:
+                yield Event("cause", f"Smallest rescue so far: {len(search.best):,} entries", search.asked)
+            ended = rounds.result or ended
         best = search.best
         necessary = is_minimal(search, best) if ended else [False] * len(best)
-        text = self._words(next(self.trials.write([self._with(best)], self.most)).token_ids)
+        text = self._words(next(self.trials.write([self._with(best)], self.ask.most)).token_ids)
         gain = next(self.trials.force([self._with(best)], self.answer)).logp.sum() - self.base.logp.sum()
         yield Event("cause", f"{N_CONTROLS} random sets of {len(best)} entries beside it", 0, 0)
         controls, same = self._controls(best)
@@ -289,7 +290,7 @@ class _Experiment:
         if self.steps is None:
             return self._same(base)
         # An answer that has not come a little after the whole cache's has not come back.
-        most = min(self.most, len(self.answer) + LATER)
+        most = min(self.ask.most, len(self.answer) + LATER)
         return lambda sets: [
             self._returned(a.token_ids)
             for a in self.trials.write((self._with(s, base) for s in sets), most)
@@ -309,80 +310,69 @@ class _Experiment:
 
     def _controls(self, best: np.ndarray) -> tuple[Controls, bool]:
         """(random sets in the same heads, whether the rescue itself works at the same size)."""
-        n, rng = self.kept.shape[-1], np.random.default_rng(SEED)
-        head = best // n
-        free = self.lost.reshape(-1).copy()
-        free[best] = False
-        drawn = []
-        for _ in range(N_CONTROLS):
-            parts = []
-            for h in np.unique(head):
-                places = h * n + np.flatnonzero(free[h * n : (h + 1) * n])
-                count = min(int((head == h).sum()), len(places))
-                parts.append(rng.choice(places, count, replace=False))
-            drawn.append(joined(parts))
-        added = self._works(self.kept)(drawn)
+        rng, rescue = np.random.default_rng(SEED), self._with(best, np.zeros_like(self.kept))
+        free = self.lost & ~rescue
+        sets = [np.flatnonzero(drawn(rescue.sum(-1), free, rng)) for _ in range(N_CONTROLS)]
+        added = self._works(self.kept)(sets)
         swapped = [self._returned(a.token_ids) for a in self.trials.write(
-            (self._with(s, self._room_for(s)) for s in [best, *drawn]), self.most)]  # fmt: skip
+            (self._with(s, self._room_for(s)) for s in [best, *sets]), self.ask.most)]  # fmt: skip
         return Controls(added, swapped[1:]), swapped[0]
 
     def _room_for(self, entries: np.ndarray) -> np.ndarray:
         """The kept set less as many worst-scored, unprotected entries of each head as are to be put in."""
-        n, base = self.kept.shape[-1], self.kept.copy()
-        protected = np.broadcast_to(np.asarray(self.selection.protected), base.shape)
-        for h, count in zip(*np.unique(entries // n, return_counts=True)):
-            layer, kv = divmod(int(h), base.shape[1])
-            scores = np.asarray(self.selection.scores[layer][kv], np.float32)
-            order = np.where(np.isnan(scores), np.arange(n, dtype=np.float32), scores)
-            out = np.flatnonzero(base[layer, kv] & ~protected[layer, kv])
-            base[layer, kv, out[np.argsort(order[out], kind="stable")[:count]]] = False
-        return base
+        counts = self._with(entries, np.zeros_like(self.kept)).sum(-1)
+        fixed = np.broadcast_to(np.asarray(self.selection.protected), self.kept.shape)
+        scores = np.stack([np.asarray(row, np.float32) for row in self.selection.scores])
+        return pushed_out(self.kept, counts, fixed, worth(scores))
 
     # -- the cache that would do --------------------------------------------------------------------
 
     def _would_do(self, found: Causes) -> Iterator[Event]:
-        started, before = time.perf_counter(), self.trials.count
-        yield Event("cause", "Searching the smallest cache that gives the answer", 0, 0)
-        starts = {f"{self.method}@{self.budget}": self.kept}
-        for method in WOULD_DO_METHODS:
-            for share in WOULD_DO_BUDGETS:
-                sel = select_from(self.scored, method, share)
-                starts[f"{method}@{share}"] = np.stack([m.cpu().numpy() for m in sel.mask])
+        started = time.perf_counter()
+        yield Event("cause", "Searching the smallest cache that gives the answer", 0, self.ask.would_do)
+        plain = self.trials
+        if plain.readout is not None:  # these are kept sets of no method
+            plain = Trials(self.trace, None, self.cancel)
+        sets = would_do.kept_sets(self.scored)
+        sets[found.key] = self.kept
         if found.rescue is not None:
-            places = tuple(np.array(found.rescue.entries).T)
-            starts["the rescue"] = self._with(np.ravel_multi_index(places, self.kept.shape))
-        order = sorted(starts, key=lambda name: int(starts[name].sum()))
+            entries = tuple(np.array(found.rescue.entries).T)
+            sets["the rescue"] = self._with(np.ravel_multi_index(entries, self.kept.shape))
         empty = np.zeros_like(self.kept)
-        works = self._same(empty)
-        begin = None
-        for at in range(0, len(order), 16):  # from the smallest on, until one works
-            names = order[at : at + 16]
-            answers = works([np.flatnonzero(starts[name]) for name in names])
-            begin = next((name for name, yes in zip(names, answers) if yes), None)
-            yield Event("cause", f"Caches tried as a start: {at + len(names)}", at + len(names), len(order))
-            if begin is not None:
-                break
-        if begin is None:
-            found.notes.append("No cache among the starts of the search gives the full cache's answer.")
+        search = Search(
+            lambda tried: list(plain.agree((self._with(s, empty) for s in tried), self.answer)),
+            self._gains,
+            self.ask.would_do,
+        )
+        orders = would_do.orders(self.trace, self.answer, self.held, self.cancel)
+        rounds = Steps(would_do.smallest_cache(search, orders, sets))
+        for what in rounds:
+            size = "" if search.best is None else f": {len(search.best):,} entries"
+            yield Event("cause", f"Smallest cache {what}{size}", search.asked, self.ask.would_do)
+        begin, ended = rounds.result
+        if search.best is None:
+            found.notes.append("Not even the whole cache gave its answer again: no smaller one was sought.")
             return
-        search = Search(works, self._gains, most=WOULD_DO_TRIALS)
-        splits = [self._by_passage, self._by_head, self._by_passage_head]
-        ended = whittled(search, np.flatnonzero(starts[begin]), splits)
         best = self._with(search.best, empty)
-        text = self._words(next(self.trials.write([best], self.most)).token_ids)
-        kl = float(next(self.trials.force([best], self.answer)).kl.mean())
-        held = {name: float((mask & best).sum() / best.sum()) for name, mask in starts.items()}
         entry = 2 * self.trace.model.head_dim * self.trace.keys[0].element_size()
+        said = "none of its entries can be spared alone" if ended else "the search ended out of trials"
         found.would_do = WouldDo(
-            best, begin, text, int(best.sum()) * entry, kl, held, ended, self.trials.count - before,
-            WOULD_DO_TRIALS, time.perf_counter() - started,
-        )  # fmt: skip
+            mask=best,
+            start=begin,
+            text=self._words(next(plain.write([best], self.ask.most)).token_ids),
+            bytes=int(best.sum()) * entry,
+            kl=float(next(plain.force([best], self.answer)).kl.mean()),
+            held={name: float((mask & best).sum() / best.sum()) for name, mask in sets.items()},
+            minimal=ended,
+            trials=search.asked,
+            most=self.ask.would_do,
+            seconds=time.perf_counter() - started,
+            notes=[f"The smallest cache found, not the smallest there is: {said}."],
+        )
+        self.trials.count += 0 if plain is self.trials else plain.count
 
     def _same(self, base: np.ndarray) -> Callable[[list[np.ndarray]], list[bool]]:
         return lambda sets: list(self.trials.agree((self._with(s, base) for s in sets), self.answer))
-
-    def _by_passage_head(self, entries: np.ndarray) -> list[np.ndarray]:
-        return [part for piece in self._by_passage(entries) for part in self._by_head(piece)]
 
     # -- words --------------------------------------------------------------------------------------
 
@@ -390,17 +380,17 @@ class _Experiment:
         """Whether this answer counts as the full cache's come back."""
         if self.steps is None:
             return token_ids == self.answer
-        return contains_expected(self._words(token_ids), self.expected)
+        return contains_expected(self._words(token_ids), self.ask.expected)
 
     def _expected_steps(self) -> np.ndarray | None:
         """Steps of the full answer that write the expected one; None where it is not in there."""
-        if not (self.expected or "").strip() or not contains_expected(self.text, self.expected):
+        if not (self.ask.expected or "").strip() or not contains_expected(self.text, self.ask.expected):
             return None
         written = [self._decode(self.answer[: i + 1]) for i in range(len(self.answer))]
-        end = next(i for i, text in enumerate(written) if contains_expected(text + " ", self.expected))
+        end = next(i for i, text in enumerate(written) if contains_expected(text + " ", self.ask.expected))
         start = max(
             i for i in range(end + 1)
-            if contains_expected(self._decode(self.answer[i : end + 1]) + " ", self.expected)
+            if contains_expected(self._decode(self.answer[i : end + 1]) + " ", self.ask.expected)
         )  # fmt: skip
         return np.arange(start, end + 1)
 

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from kvviz.engine.ask import MEASURES, Ask
+from kvviz.engine.changes import drawn, pushed_out, worth
 from kvviz.engine.run import compare_stream
 from kvviz.engine.scoring import Scored
 from kvviz.engine.selection import Selection
@@ -182,9 +183,7 @@ def edited_masks(
     """bool [L, Hkv, n]: the edited mask, then one for each control."""
     point = variant.packed
     kept, protected = point.kept.mask(), point.kept.protected()
-    scores = np.stack(point.scores).astype(np.float32)
-    if not np.isfinite(scores).any():  # a method that goes by position: the newest count as best
-        scores = np.broadcast_to(np.arange(kept.shape[-1], dtype=np.float32), kept.shape)
+    scores = worth(np.stack(point.scores).astype(np.float32))
     held = np.arange(kept.shape[-1]) >= window_starts(model, kept.shape[-1])[:, None]
     pinned, evicted = _wanted(edits, kept.shape)
     pinned &= held[:, None]
@@ -216,32 +215,17 @@ def _edited(
     mask = (kept | pinned) & ~evicted
     if not same_size:
         return mask
-    order = np.where(np.isnan(scores), -np.inf, scores)
-    for layer, head in np.ndindex(mask.shape[:2]):
-        row = mask[layer, head]
-        extra = int(row.sum()) - int(kept[layer, head].sum())
-        if extra > 0:
-            free = np.flatnonzero(row & ~pinned[layer, head] & ~protected[layer, head])
-            row[free[np.argsort(order[layer, head, free], kind="stable")[:extra]]] = False
-        elif extra < 0:
-            free = np.flatnonzero(~row & ~evicted[layer, head])
-            free = free[np.isfinite(scores[layer, head, free])]
-            row[free[np.argsort(-order[layer, head, free], kind="stable")[:-extra]]] = True
+    extra = mask.sum(-1) - kept.sum(-1)
+    mask = pushed_out(mask, extra, pinned | protected, scores)
+    for place in zip(*np.nonzero(extra < 0)):
+        free = np.flatnonzero(~mask[place] & ~evicted[place] & np.isfinite(scores[place]))
+        mask[place][free[np.argsort(-scores[place][free], kind="stable")[: -extra[place]]]] = True
     return mask
 
 
 def _control(kept, protected, pinned, evicted, held, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """As many changes in the same heads, at random unprotected places outside the edit."""
     rng = np.random.default_rng(seed)
-    other_pins, other_cuts = np.zeros_like(pinned), np.zeros_like(evicted)
-    touched = (pinned | evicted).any(axis=(0, 1))
-    for layer, head in np.ndindex(kept.shape[:2]):
-        now, free = kept[layer, head], ~protected[layer, head] & ~touched & held[layer]
-        for new, places, out in (
-            (pinned[layer, head] & ~now, free & ~now, other_pins),
-            (evicted[layer, head] & now, free & now, other_cuts),
-        ):
-            places = np.flatnonzero(places)
-            count = min(int(new.sum()), len(places))
-            out[layer, head, rng.choice(places, count, replace=False)] = True
-    return other_pins, other_cuts
+    free = ~protected & ~(pinned | evicted).any(axis=(0, 1)) & held[:, None]
+    pins = drawn((pinned & ~kept).sum(-1), free & ~kept, rng)
+    return pins, drawn((evicted & kept).sum(-1), free & kept, rng)

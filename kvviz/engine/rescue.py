@@ -9,7 +9,7 @@ Entries are whole numbers, places in the flattened [L, Hkv, n].
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -98,14 +98,18 @@ class Search:
             low, high = max([size for size in sizes if size < hit], default=low), hit
         return None if high is None else np.sort(order[:high])
 
-    def pruned(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Working parts without those that can be spared: in halves, quarters, ... then one by one."""
+    def pruned(self, parts: Sequence[np.ndarray]) -> Generator[None, None, list[np.ndarray]]:
+        """Working parts without those that can be spared: in halves, quarters, ... then one by one.
+
+        Yields after every round of questions and returns the parts.
+        """
         parts = list(parts)
         size = max(1, len(parts) // 2)
         while True:
             pieces = [parts[i : i + size] for i in range(0, len(parts), size)] if len(parts) > 1 else []
             without = [_but(pieces, [i]) for i in range(len(pieces))]
             answers = self.ask([joined(rest) for rest in without])
+            yield
             spared = [i for i, yes in enumerate(answers) if yes]
             if spared:
                 # What can be spared singly need not be spared together: as many of the first as can.
@@ -129,11 +133,14 @@ def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.unique(np.concatenate(parts)) if len(parts) else np.zeros(0, np.int64)
 
 
-def smallest(search: Search, entries: np.ndarray, splits: Sequence[Split]) -> bool:
+def smallest(
+    search: Search, entries: np.ndarray, splits: Sequence[Split]
+) -> Generator[None, None, bool]:
     """Shrink a working set by each split in turn, then entry by entry; `search.best` holds the result.
 
     splits  each cuts a set of entries into parts, such as passages or heads.
-    Returns whether the search ended by itself, with a 1-minimal set, rather than out of trials.
+    Yields after every round of questions; returns whether the search ended by itself, with a 1-minimal set,
+    rather than out of trials.
     """
     try:
         if not search.ask([entries])[0]:
@@ -141,13 +148,17 @@ def smallest(search: Search, entries: np.ndarray, splits: Sequence[Split]) -> bo
         current = entries
         for split in [*splits, singles]:
             parts = search.ranked(split(current))
-            current = joined(search.pruned(search.prefix(parts) or parts))
-        # A set that was only passed by: is it minimal, too?
-        while search.best is not None and len(search.best) < len(current):
-            current = joined(search.pruned(singles(search.best)))
+            current = joined((yield from search.pruned(search.prefix(parts) or parts)))
+        yield from one_by_one(search, current)
         return True
     except OutOfTrials:
         return False
+
+
+def one_by_one(search: Search, entries: np.ndarray) -> Generator[None, None, None]:
+    """Where a smaller set than these was only passed by: is it minimal, too?"""
+    while search.best is not None and len(search.best) < len(entries):
+        entries = joined((yield from search.pruned(singles(search.best))))
 
 
 def singles(entries: np.ndarray) -> list[np.ndarray]:
@@ -158,19 +169,3 @@ def singles(entries: np.ndarray) -> list[np.ndarray]:
 def is_minimal(search: Search, entries: np.ndarray) -> list[bool]:
     """For each entry whether the set fails without it."""
     return [not yes for yes in search.ask([np.delete(entries, i) for i in range(len(entries))])]
-
-
-def whittled(search: Search, entries: np.ndarray, splits: Sequence[Split]) -> bool:
-    """Take parts away from a working set as long as it works, by each split in turn, then entry by entry.
-
-    Unlike `smallest` it does not look at what a part gives alone: of a whole cache no part does. Returns as
-    `smallest` does.
-    """
-    try:
-        if not search.ask([entries])[0]:
-            return True
-        for split in [*splits, singles]:
-            entries = joined(search.pruned(split(entries)))
-        return True
-    except OutOfTrials:
-        return False

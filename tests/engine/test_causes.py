@@ -1,6 +1,7 @@
 """Effects by experiment, against the plain model with the same rows hidden."""
 
 import dataclasses
+import threading
 from itertools import product
 
 import numpy as np
@@ -10,11 +11,13 @@ from reference import masked_logits, masked_model, prompt_of, trace_of
 from tiny import make_model
 
 import kvviz
-from kvviz.engine.causes import causes, causes_stream, smallest_rescue, units
+from kvviz.engine.causes import causes, causes_stream, smallest_rescue
 from kvviz.engine.scoring import Scored
 from kvviz.engine.selection import select
 from kvviz.engine.trace import prefill
 from kvviz.engine.trials import Trials
+from kvviz.engine.units import trials_needed, units
+from kvviz.engine.would_do import orders
 from kvviz.errors import InputError
 from kvviz.results.passages import passages
 from kvviz.settings import settings
@@ -152,8 +155,6 @@ def test_nothing_lost_nothing_to_rescue():
 
 
 def test_before_is_not_tried_again_and_stop_keeps_what_is_done(monkeypatch):
-    import threading
-
     model = make_model("llama")
     trace = trace_of(model, 30)
     ask = {"scored": Scored(trace), "max_new_tokens": 3}
@@ -177,15 +178,16 @@ def test_before_is_not_tried_again_and_stop_keeps_what_is_done(monkeypatch):
     assert [e.effect for e in whole.put_back] == pytest.approx([e.effect for e in again.put_back], abs=1e-5)
 
 
-def test_every_unit_is_tried_in_both_directions():
+def test_number_of_trials_is_known_beforehand():
     model = make_model("llama")
     trace = trace_of(model, 30)
     pieces = passages(trace.prompt)
     shape = (model.n_layers, model.n_kv_heads, 30)
     ask = {"scored": Scored(trace), "max_new_tokens": 3}
     found = causes(model, trace.prompt, "random", 0.2, by=("head", "passage", "token"), **ask)
-    units_tried = sum(len(units(kind, shape, pieces)) for kind in ("head", "passage", "token"))
-    assert len(found.put_back) == len(found.taken_out) == units_tried
+    assert trials_needed(("head", "passage", "token"), ("put_back", "taken_out"), shape, pieces) == len(
+        found.put_back + found.taken_out
+    )
     assert len(units("passage-head", shape, pieces)) == len(pieces) * shape[0] * shape[1]
 
 
@@ -198,6 +200,68 @@ def test_bad_words_are_named():
         causes(model, prompt, "snapkv", 0.2, directions=("both",))
     with pytest.raises(InputError, match="sentence, a line or a paragraph"):
         causes(model, prompt, "snapkv", 0.2, passage="page")
+
+
+def test_reads_within_its_events_and_stops_there(monkeypatch):
+    model = make_model("llama")
+    monkeypatch.setenv("KVVIZ_PREFILL_CHUNK", "16")
+    cancel, events = threading.Event(), []
+    for event in causes_stream(model, prompt_of(model, 40), "snapkv", 0.3, cancel=cancel, max_new_tokens=3):
+        events.append(event)
+        if event.stage == "prefill" and event.done:
+            cancel.set()
+    assert [e.stage for e in events] == ["prefill", "prefill", "done"]
+    assert 0 < events[1].done < events[1].total == 40
+    assert events[-1].result is None
+
+
+def test_what_was_found_before_must_be_of_this_kept_set():
+    model = make_model("llama")
+    trace = trace_of(model, 20)
+    ask = {"by": (), "scored": Scored(trace), "max_new_tokens": 2}
+    first = causes(model, trace.prompt, "snapkv", 0.5, **ask)
+    with pytest.raises(InputError, match="another method or budget"):
+        causes(model, trace.prompt, "snapkv", 0.4, before=first, **ask)
+
+
+def test_searches_are_not_made_again():
+    model, trace, _ = lossy()
+    ask = {"by": (), "scored": Scored(trace), "max_new_tokens": 3, "rescue": True, "would_do": True}
+    first = causes(model, trace.prompt, "streaming_llm", 0.1, **ask)
+    again = causes(model, trace.prompt, "streaming_llm", 0.1, before=first, **ask)
+    assert again.rescue is first.rescue and again.would_do is first.would_do
+    assert again.trials == 4
+
+
+@pytest.mark.parametrize("most", [3000, 9])
+def test_the_cache_that_would_do_is_one_of_all_subsets_that_work(most):
+    """Every subset of the result by brute force: none that lacks one entry gives the answer."""
+    model, trace, result = lossy()
+    ask = {"by": (), "scored": Scored(trace), "max_new_tokens": 3}
+    found = causes(model, trace.prompt, "streaming_llm", 0.1, would_do=True, would_do_trials=most, **ask)
+    w, trials = found.would_do, Trials(trace)
+    assert w.trials <= w.most == most
+    assert next(trials.write([w.mask], 3)).token_ids == result.full.token_ids
+    less = []
+    for place in np.argwhere(w.mask):
+        less.append(w.mask.copy())
+        less[-1][tuple(place)] = False
+    works = [a.token_ids == result.full.token_ids for a in trials.write(less, 3)]
+    assert w.minimal == (most == 3000) and (not w.minimal or not any(works))
+    assert "not the smallest there is" in w.notes[0]
+
+
+def test_orders_of_the_answers_queries():
+    model = make_model("gemma3")
+    trace = trace_of(model, 40, 5)
+    held = np.ones((model.n_layers, model.n_kv_heads, 40), bool)
+    for layer in range(model.n_layers):
+        held[layer, :, : 40 - trace.rows(layer)] = False
+    for order in orders(trace, [3, 4, 5], held).values():
+        assert sorted(order) == np.flatnonzero(held).tolist()
+    by_head = orders(trace, [3, 4, 5], held)["attention by head"]
+    first = by_head[: model.n_layers * model.n_kv_heads] // 40
+    assert sorted(first) == list(range(model.n_layers * model.n_kv_heads))
 
 
 @pytest.mark.slow

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvviz.engine.rescue import Search, is_minimal, joined, singles, smallest, whittled
+from kvviz.engine.rescue import Search, is_minimal, joined, singles, smallest
+from kvviz.engine.steps import Steps
 
 
 def search_of(works, weights=None, most=10_000):
@@ -15,6 +16,13 @@ def search_of(works, weights=None, most=10_000):
         return [0.0 if weights is None else float(weights[s].sum()) for s in sets]
 
     return Search(lambda sets: [works(frozenset(s.tolist())) for s in sets], gains, most)
+
+
+def run(generator):
+    """What a generator returns."""
+    steps = Steps(generator)
+    list(steps)
+    return steps.result
 
 
 def pairs(entries):
@@ -34,7 +42,7 @@ def test_any_oracle_gives_a_minimal_set_that_works(data):
     table[frozenset()] = False
     table[frozenset(range(7))] = True
     search = search_of(table.__getitem__)
-    assert smallest(search, np.arange(7), [pairs])
+    assert run(smallest(search, np.arange(7), [pairs]))
     found = frozenset(search.best.tolist())
     assert table[found]
     assert is_minimal(search, search.best) == [not table[found - {e}] for e in sorted(found)]
@@ -44,41 +52,50 @@ def test_any_oracle_gives_a_minimal_set_that_works(data):
 @pytest.mark.parametrize("needed", [{3}, {0, 9}, {1, 4, 7}, set(range(10))])
 def test_where_more_never_harms_the_smallest_of_all_is_found(needed):
     search = search_of(lambda s: needed <= s)
-    assert smallest(search, np.arange(10), [pairs])
+    assert run(smallest(search, np.arange(10), [pairs]))
     assert set(search.best.tolist()) == needed
 
 
 def test_ranks_by_gain_and_takes_the_shortest_run():
     weights = np.array([0, 5, 1, 9, 0, 2], float)
     search = search_of(lambda s: weights[list(s)].sum() >= 13, weights)
-    assert smallest(search, np.arange(6), [])
+    assert run(smallest(search, np.arange(6), []))
     assert search.best.tolist() == [1, 3]
 
 
 def test_out_of_trials_keeps_the_best_so_far():
     search = search_of(lambda s: {1, 40, 63} <= s, most=12)
-    assert not smallest(search, np.arange(64), [])
+    assert not run(smallest(search, np.arange(64), []))
     assert {1, 40, 63} <= set(search.best.tolist())
     assert search.asked <= 12
 
 
 def test_nothing_works():
     search = search_of(lambda s: False)
-    assert smallest(search, np.arange(5), [])
+    assert run(smallest(search, np.arange(5), []))
     assert search.best is None
 
 
-def test_whittling_a_working_set_is_minimal():
-    search = search_of(lambda s: {2, 30} <= s or {5, 6, 7} <= s)
-    assert whittled(search, np.arange(40), [pairs])
-    assert set(search.best.tolist()) in ({2, 30}, {5, 6, 7})
-    assert all(is_minimal(search, search.best))
+def test_the_fewest_leading_entries_of_an_order():
+    search = search_of(lambda s: {7, 2} <= s)
+    assert search.shortest(np.array([5, 7, 9, 0, 2, 1])).tolist() == [0, 2, 5, 7, 9]
+    assert search.shortest(np.array([5, 7])) is None
+    search = search_of(lambda s: len(s) >= 700)
+    found = search.shortest(np.arange(5000))
+    assert 700 <= len(found) <= 714 and search.asked < 50
+
+
+def test_as_many_as_can_are_spared_together():
+    """Any entry alone can be spared, not all of them."""
+    search = search_of(lambda s: len(s) >= 5)
+    assert len(joined(run(search.pruned(singles(np.arange(40)))))) == 5
+    assert search.asked < 120
 
 
 def test_no_set_is_asked_twice():
     asked = []
     search = search_of(lambda s: asked.append(s) or {2, 3} <= s)
-    smallest(search, np.arange(9), [pairs])
+    run(smallest(search, np.arange(9), [pairs]))
     is_minimal(search, search.best)
     assert len(asked) == len(set(asked))
 
