@@ -330,9 +330,7 @@ class _Experiment:
     def _would_do(self, found: Causes) -> Iterator[Event]:
         started = time.perf_counter()
         yield Event("cause", "Searching the smallest cache that gives the answer", 0, self.ask.would_do)
-        plain = self.trials
-        if plain.readout is not None:  # these are kept sets of no method
-            plain = Trials(self.trace, None, self.cancel)
+        plain = Trials(self.trace, None, self.cancel)  # these are kept sets of no method
         sets = would_do.kept_sets(self.scored)
         sets[found.key] = self.kept
         if found.rescue is not None:
@@ -369,7 +367,7 @@ class _Experiment:
             seconds=time.perf_counter() - started,
             notes=[f"The smallest cache found, not the smallest there is: {said}."],
         )
-        self.trials.count += 0 if plain is self.trials else plain.count
+        self.trials.count += plain.count
 
     def _same(self, base: np.ndarray) -> Callable[[list[np.ndarray]], list[bool]]:
         return lambda sets: list(self.trials.agree((self._with(s, base) for s in sets), self.answer))
