@@ -20,12 +20,12 @@ function connectionLost(lost) {
   if (lost) put(banner, `${LOST} `,
     h('button', {class: 'kv-button kv-small', onclick: reconnect}, 'Reconnect'));
   document.dispatchEvent(new CustomEvent('kv:connection'));
+  if (!lost) refreshAll();  // views kept what they showed
 }
 
 async function reconnect() {
   if (!(await alive())) return;
   connectionLost(false);
-  refreshAll();
 }
 
 // One request to Python. Resolves to a dict; {error: sentence} when it could not be answered, and
