@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from functools import partial
 
-from kvviz.cli.compare import BUDGETS_HELP, DTYPES
-from kvviz.cli.files import check_out, read_document, write_out
-from kvviz.cli.terminal import Progress, interruptible, note, printable
+from kvviz.cli.common import BUDGETS_HELP, add_model, add_prompt, prepared
+from kvviz.cli.files import write_out
+from kvviz.cli.terminal import interruptible, printable
 from kvviz.engine.ask import Ask, whole
 from kvviz.errors import InputError
-from kvviz.settings import settings
-from kvviz.types import PROTOCOLS
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -18,42 +17,24 @@ def add(parser: argparse.ArgumentParser) -> None:
         "Give every method every window and pooling, decode all of them together, and print verdicts and KL: "
         "what a comparison of two methods at their own settings cannot tell apart."
     )
+    add_prompt(parser)
     add = parser.add_argument
-    add("--document", required=True, metavar="FILE", help='a text file (UTF-8), or "-" for standard input')
-    add("--question", required=True, metavar="TEXT")
-    add("--expected", default=None, metavar="TEXT", help="the right answer, to mark answers right or wrong")
     add("--methods", default="snapkv,criticalkv,dropkv", metavar="LIST", help="ids (default: %(default)s)")
     add("--budgets", default="0.1", metavar="LIST", help=BUDGETS_HELP)
     add("--windows", default="8,32", metavar="LIST", help="observation windows (default: %(default)s)")
     add("--pools", default="avg7,max11,none", metavar="LIST", help="poolings (default: %(default)s)")
-    add("--model", default="smollm2-135m", help="offered id, hub id, folder or .gguf file")
-    add("--dtype", default="auto", choices=DTYPES)
-    add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
-    add("--protocol", default=PROTOCOLS[0], choices=PROTOCOLS)
-    add("--max-new-tokens", type=int, default=Ask.max_new_tokens, metavar="N", help="longest answer")
+    add_model(parser)
     add("--csv", default=None, metavar="OUT", help="write the table as CSV")
-    add("--quiet", action="store_true", help="no progress on standard error")
 
 
 def run(args: argparse.Namespace) -> int:
     windows = [_window(part) for part in args.windows.split(",")]
     pools = [_pool(part) for part in args.pools.split(",")]
     ask = Ask(args.methods, args.budgets, args.max_new_tokens, expected=args.expected)
-    if args.csv:
-        check_out(args.csv)
-    document, notices = read_document(args.document, settings().max_upload_bytes)
-    for notice in notices:
-        note(notice)
-    from kvviz.engine.plan import check_ask
-    from kvviz.engine.prompts import build_prompt
     from kvviz.evaluate.ablation import ablate, settings_of
-    from kvviz.models import load_model
 
-    check_ask(ask, settings())
-    settings_of(ask.methods, windows, pools)
-    show = Progress(quiet=args.quiet)
-    model = load_model(args.model, dtype=args.dtype, device=args.device, progress=show.message)
-    prompt = build_prompt(model, document, args.question, protocol=args.protocol, limits=settings())
+    check = partial(settings_of, ask.methods, windows, pools)
+    model, prompt, show = prepared(args, ask, args.csv, check=check)
     with interruptible() as cancel:
         found = ablate(
             model, prompt, ask.methods, ask.budgets, windows, pools, args.expected, args.max_new_tokens,

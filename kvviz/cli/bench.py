@@ -7,7 +7,7 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from kvviz.cli.compare import DTYPES
+from kvviz.cli.common import DTYPES
 from kvviz.cli.files import check_out
 from kvviz.engine.ask import whole
 from kvviz.errors import InputError

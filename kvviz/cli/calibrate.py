@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from kvviz.cli.compare import DTYPES
+from kvviz.cli.common import DTYPES
 from kvviz.cli.files import check_folder
 from kvviz.cli.terminal import Progress, interruptible, note
 from kvviz.engine.ask import LAST_SEED, whole

@@ -7,17 +7,15 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvviz.cli.compare import DTYPES
-from kvviz.cli.files import check_out, read_document, write_out
-from kvviz.cli.terminal import Progress, interruptible, note, printable
+from kvviz.cli.common import add_model, add_prompt, prepared
+from kvviz.cli.files import write_out
+from kvviz.cli.terminal import interruptible, printable
 from kvviz.engine.ask import Ask
 from kvviz.errors import InputError
 from kvviz.identity import Budget, split_methods
 from kvviz.results.causes import PUT_BACK, TAKEN_OUT, UNITS
 from kvviz.results.passages import UNITS as PASSAGES
 from kvviz.results.words import count
-from kvviz.settings import settings
-from kvviz.types import PROTOCOLS
 
 if TYPE_CHECKING:
     from kvviz.results.causes import Causes, Effect
@@ -30,24 +28,16 @@ def add(parser: argparse.ArgumentParser) -> None:
         "Put what a method lost back, unit by unit, and take the same units out of the whole cache: how much "
         "of the answer (in nats of its log-probability) comes back or is lost with each."
     )
+    add_prompt(parser)
     add = parser.add_argument
-    add("--document", required=True, metavar="FILE", help='a text file (UTF-8), or "-" for standard input')
-    add("--question", required=True, metavar="TEXT")
-    add("--expected", default=None, metavar="TEXT", help="the right answer: a rescue must bring it back")
     add("--method", default="snapkv", metavar="NAME", help='such as snapkv:window=16 (default: snapkv)')
     add("--budget", default="0.1", help="what is kept: 0.1, 10%% or 128 tokens per KV head (default: 0.1)")
     add("--by", default="head,passage", metavar="LIST", help=f"of {', '.join(UNITS)} (default: %(default)s)")
     add("--passage", default="sentence", choices=PASSAGES, help="what a passage is (default: %(default)s)")
     add("--rescue", action="store_true", help="also search the fewest entries that return the answer")
     add("--would-do", action="store_true", help="also search the smallest cache that gives the answer")
-    add("--model", default="smollm2-135m", help="offered id, hub id, folder or .gguf file")
-    add("--dtype", default="auto", choices=DTYPES)
-    add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
-    add("--protocol", default=PROTOCOLS[0], choices=PROTOCOLS)
-    add("--system", default=None, metavar="TEXT", help="system turn")
-    add("--max-new-tokens", type=int, default=Ask.max_new_tokens, metavar="N", help="longest answer")
+    add_model(parser)
     add("--json", default=None, metavar="OUT", help="write everything as JSON")
-    add("--quiet", action="store_true", help="no progress on standard error")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -58,23 +48,9 @@ def run(args: argparse.Namespace) -> int:
     if len(methods) != 1:
         raise InputError("Give one method; run the command again for another.")
     ask = Ask(methods, [args.budget], args.max_new_tokens, expected=args.expected)
-    if args.json:
-        check_out(args.json)
-    limits = settings()
-    document, notices = read_document(args.document, limits.max_upload_bytes)
-    for notice in notices:
-        note(notice)
+    model, prompt, show = prepared(args, ask, args.json)
     from kvviz.engine.causes import causes
-    from kvviz.engine.plan import check_ask
-    from kvviz.engine.prompts import build_prompt
-    from kvviz.models import load_model
 
-    check_ask(ask, limits)
-    show = Progress(quiet=args.quiet)
-    model = load_model(args.model, dtype=args.dtype, device=args.device, progress=show.message)
-    prompt = build_prompt(
-        model, document, args.question, system=args.system, protocol=args.protocol, limits=limits
-    )
     with interruptible() as cancel:
         found = causes(
             model, prompt, methods[0], Budget.parse(args.budget).value, by=by, passage=args.passage,

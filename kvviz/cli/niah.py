@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 
-from kvviz.cli.compare import BUDGETS_HELP, DTYPES
+from kvviz.cli.common import BUDGETS_HELP, DTYPES
 from kvviz.cli.files import check_out, write_out
 from kvviz.cli.terminal import Progress, interruptible, note
 from kvviz.engine.ask import Ask, whole

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvviz.cli.compare import BUDGETS_HELP, DTYPES
+from kvviz.cli.common import BUDGETS_HELP, DTYPES
 from kvviz.cli.files import check_folder
 from kvviz.cli.terminal import Progress, interruptible, note
 from kvviz.engine.ask import Ask, whole

@@ -6,6 +6,7 @@ import pytest
 from tiny import make_model
 
 from kvviz import cli
+from kvviz.errors import InputError
 
 
 @pytest.fixture
@@ -61,3 +62,27 @@ def test_ablate_reads_no_more_than_this_installation_allows(document, monkeypatc
                      "snapkv", "--max-new-tokens", "1", "--quiet"])  # fmt: skip
     assert code != 0
     assert "this installation" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["compare", "causes", "ablate"])
+def test_commands_about_a_document_take_the_same_system_turn(document, monkeypatch, capsys, command):
+    def build_prompt(model, text, question, *, system, **options):
+        raise InputError(f"{question} {system}")
+
+    monkeypatch.setattr("kvviz.engine.prompts.build_prompt", build_prompt)
+    given = ["--document", str(document), "--question", "What?", "--system", "Be brief.", "--quiet"]
+    assert cli.main([command, *given]) == 2
+    assert "What? Be brief." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [("compare", "--json"), ("compare", "--save"), ("causes", "--json"), ("ablate", "--csv")],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_model_is_loaded(
+    document, monkeypatch, capsys, command, option
+):
+    monkeypatch.setattr("kvviz.models.load_model", lambda *a, **k: pytest.fail("loaded"))
+    given = ["--document", str(document), "--question", "What?", option, "/nowhere/out"]
+    assert cli.main([command, *given]) == 2
+    assert "There is no folder" in capsys.readouterr().err

@@ -1,0 +1,81 @@
+"""What commands about one document and question have in common: their arguments, and the way to a prompt."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from kvviz.cli.files import check_out, read_document
+from kvviz.cli.terminal import Progress, note
+from kvviz.engine.ask import Ask
+from kvviz.settings import settings
+from kvviz.types import PROTOCOLS
+
+if TYPE_CHECKING:
+    from kvviz.engine.prompts import Prompt
+    from kvviz.models import Model
+
+DTYPES = ("auto", "float32", "bfloat16", "float16")
+BUDGETS_HELP = (
+    "what is kept: shares (0.2 or 20%%) or whole numbers of tokens per KV head (128; 1 is one token, 1.0 "
+    "or 100%% everything), separated by commas (default: %(default)s)"
+)
+
+
+def add_prompt(parser: argparse.ArgumentParser) -> None:
+    """Arguments that say what is asked of what."""
+    add = parser.add_argument
+    add("--document", required=True, metavar="FILE", help='a text file (UTF-8), or "-" for standard input')
+    add("--question", required=True, metavar="TEXT")
+    add("--expected", default=None, metavar="TEXT", help="the right answer, to mark answers right or wrong")
+    add("--system", default=None, metavar="TEXT", help="system turn")
+
+
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Arguments that say what answers, and how long."""
+    add = parser.add_argument
+    add(
+        "--model",
+        default="smollm2-135m",
+        help="offered id, hub id, folder or .gguf file (default: %(default)s)",
+    )
+    add("--dtype", default="auto", choices=DTYPES)
+    add("--device", default="auto", help="auto, cpu, cuda or cuda:N (default: %(default)s)")
+    add("--protocol", default=PROTOCOLS[0], choices=PROTOCOLS)
+    add(
+        "--max-new-tokens",
+        type=int,
+        default=Ask.max_new_tokens,
+        metavar="N",
+        help="longest answer (default: %(default)s)",
+    )
+    add("--quiet", action="store_true", help="no progress on standard error")
+
+
+def prepared(
+    args: argparse.Namespace, ask: Ask, *outs: str | None, check: Callable[[], object] = lambda: None
+) -> tuple[Model, Prompt, Progress]:
+    """(model, prompt, progress to end after the work).
+
+    What can be refused is refused before the model is loaded: the files to write (`outs`, None where none is
+    wanted), the document, the ask, and whatever `check` looks at.
+    """
+    limits = settings()
+    for out in filter(None, outs):
+        check_out(out)
+    document, notices = read_document(args.document, limits.max_upload_bytes)
+    for notice in notices:
+        note(notice)
+    from kvviz.engine.plan import check_ask
+    from kvviz.engine.prompts import build_prompt
+    from kvviz.models import load_model
+
+    check_ask(ask, limits)
+    check()
+    show = Progress(quiet=args.quiet)
+    model = load_model(args.model, dtype=args.dtype, device=args.device, progress=show.message)
+    prompt = build_prompt(
+        model, document, args.question, system=args.system, protocol=args.protocol, limits=limits
+    )
+    return model, prompt, show
