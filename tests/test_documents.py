@@ -1,0 +1,90 @@
+"""What README and docs tell the reader to type is what the programs take."""
+
+import ast
+import re
+import shlex
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+import kvviz
+from kvviz.cli import _parser
+
+ROOT = Path(__file__).resolve().parents[1]
+TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+INLINE = re.compile(r"`(python -m kvviz [^`]+|kvviz [a-z][^`]*)`")
+CALL = re.compile(r"`(kvviz\.[\w.]+)\(")
+
+
+def commands(text: str) -> list[list[str]]:
+    """Arguments of every kvviz command, in fenced blocks and in running text."""
+    found = [" ".join(piece.split()) for piece in INLINE.findall(text)]
+    for language, block in FENCE.findall(text):
+        if language in ("", "bash", "sh", "console"):
+            found += block.replace("\\\n", " ").splitlines()
+    split = [shlex.split(line.removeprefix("$ "), comments=True) for line in found]
+    split = [words[2:] if words[:2] == ["python", "-m"] else words for words in split]
+    return [words[1:] for words in split if words[:1] == ["kvviz"]]
+
+
+def named(code: str) -> set[str]:
+    """Dotted names of kvviz that Python code uses, those of its imports included."""
+    tree, names = ast.parse(code), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "kvviz":
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names if alias.name.split(".")[0] == "kvviz"}
+        if isinstance(node, ast.Attribute) and ast.unparse(node).startswith("kvviz."):
+            names.add(ast.unparse(node))
+    return names
+
+
+def resolve(name: str):
+    """The thing of this dotted name, through modules and attributes."""
+    thing, path = kvviz, "kvviz"
+    for part in name.split(".")[1:]:
+        path = f"{path}.{part}"
+        thing = getattr(thing, part) if hasattr(thing, part) else import_module(path)
+    return thing
+
+
+def test_there_is_something_to_check():
+    every = [words for path in TEXTS for words in commands(path.read_text(encoding="utf-8"))]
+    assert {words[0] for words in every} >= {"compare", "causes", "ablate", "calibrate", "bench"}
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_commands_are_taken_by_the_command_line(path, capsys):
+    for words in commands(path.read_text(encoding="utf-8")):
+        parser = _parser(words)
+        if len(words) == 1:  # named in running text: what it needs is left out there
+            assert "{" not in words[0] and words[0] in parser.format_help(), words
+            continue
+        try:
+            parser.parse_args(words)
+        except SystemExit:
+            pytest.fail(f"{path.name}: kvviz {shlex.join(words)}\n{capsys.readouterr().err}")
+
+
+@pytest.mark.parametrize("path", TEXTS, ids=lambda path: path.name)
+def test_python_uses_names_that_are_there(path):
+    text = path.read_text(encoding="utf-8")
+    names = set(CALL.findall(text))
+    for language, block in FENCE.findall(text):
+        if language in ("python", "py"):
+            compile(block, path.name, "exec")
+            names |= named(block)
+    for name in names:
+        resolve(name)
+
+
+@pytest.mark.parametrize(
+    "line", ["kvviz compair", "kvviz compare --docment a.txt --question b", "kvviz bench nothing"]
+)
+def test_a_command_that_does_not_exist_would_be_found(line, capsys):
+    (words,) = commands(f"```\n{line}\n```\n")
+    with pytest.raises(SystemExit):
+        _parser(words).parse_args(words)
