@@ -33,6 +33,7 @@ from kvviz.engine.selection import select_from
 from kvviz.engine.trace import Trace, prefill
 from kvviz.evaluate.examples import examples
 from kvviz.evaluate.needles import CODE, NEEDLE, QUESTION, needle_cases
+from kvviz.identity import MethodRef
 from kvviz.methods import artefacts, parse_method
 from kvviz.methods.artefacts import Artefact, lend
 from kvviz.methods.layer import LayerView
@@ -106,7 +107,7 @@ def _selected(model, scored: Scored, budget: float, name: str):
     spec = spec.format(hq=model.n_query_heads)
     if kind is None:
         return select_from(scored, spec, budget)
-    with lend(stand_in(model, spec.partition(":")[0], kind)):
+    with lend(stand_in(model, MethodRef.parse(spec).id, kind)):
         return select_from(scored, spec, budget)
 
 
@@ -196,7 +197,7 @@ def needles(model, length: int = 500, depths=(0.1, 0.5, 0.9), budgets=(0.2, 0.5)
             with ExitStack() as stack:
                 kind = VARIANTS[group[0]][1]
                 if kind is not None:
-                    method = specs[group[0]].partition(":")[0]
+                    method = MethodRef.parse(specs[group[0]]).id
                     stack.enter_context(lend(stand_in(model, method, kind)))
                 result = compare(
                     model, prompt, list(specs.values()), list(budgets), max_new_tokens=20, measures=()

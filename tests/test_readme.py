@@ -2,6 +2,7 @@
 
 import re
 import runpy
+import shlex
 from pathlib import Path
 
 import yaml
@@ -40,6 +41,16 @@ def test_requirements_admit_the_spaces_torch():
 def test_commands_name_files_that_exist():
     for path in re.findall(r"(?:python|bash|-r) ([\w./-]+\.(?:py|sh|txt))", README):
         assert (ROOT / path).is_file(), path
+
+
+def test_commands_parse():
+    from kvviz.cli import _parser
+
+    commands = re.findall(r"^python -m kvviz ((?:.*\\\n)*.*)", README, re.M)
+    assert {command.split()[0] for command in commands} >= {"compare", "causes", "ablate", "sweep"}
+    for command in commands:
+        words = shlex.split(command.replace("\\\n", " "))
+        _parser(words).parse_args(words)
 
 
 def test_python_example_uses_public_names():

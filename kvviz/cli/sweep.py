@@ -31,7 +31,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add("--items", required=True, metavar="WHERE",
         help="a .jsonl file (context, input or question, answers), a "
         "folder (texts with questions.jsonl or questions.csv, or .jsonl files) or a generated task: "
-        '"task:NAME", with options "task:NAME:length=4000"')  # fmt: skip
+        '"task:NAME", with options "task:NAME:tokens=4000"')  # fmt: skip
     add("--limit", type=int, default=None, metavar="N", help="only the first N items")
     add_study(parser)
 

@@ -61,7 +61,7 @@ class Item:
 
 def read_items(where: str | Path, tokenizer: Any = None) -> tuple[Item, ...]:
     """The items of a .jsonl file, of a folder, or of a generated task ("task:NAME", with options
-    "task:NAME:length=4000,count=10"). InputError, with file and line, where one cannot be used."""
+    "task:NAME:tokens=4000,count=10"). InputError, with file and line, where one cannot be used."""
     name = str(where)
     if name.startswith(TASK):
         return checked(_generated(name.removeprefix(TASK), tokenizer), name)

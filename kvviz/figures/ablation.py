@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 from kvviz.errors import InputError
 from kvviz.figures.kit import axis, build, colour_bar, heatmap, patches
 from kvviz.figures.palette import AMOUNT_STEPS, role
+from kvviz.identity import MethodRef
 from kvviz.results import words as text
 from kvviz.results.ablation import AblationRow
 from kvviz.results.comparison import Comparison
@@ -85,7 +86,7 @@ def ablation_table(c: Comparison, k: float | int) -> AblationTable:
 
 def _label(c: Comparison, method: str) -> str:
     """A method of the grid may stand in the run only with options, or not at all."""
-    own = [m for m in c.methods if m.partition(":")[0] == method]
+    own = [m for m in c.methods if MethodRef.parse(m).id == method]
     return text.shortened(text.isolated(c.labels[own[0]].partition(" (")[0]), 24) if own else method
 
 

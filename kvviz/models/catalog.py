@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from kvviz import memory
+from kvviz.errors import InputError
+from kvviz.settings import Settings
+
 
 @dataclass(frozen=True)
 class Offer:
@@ -124,3 +128,16 @@ CATALOG: tuple[Offer, ...] = (
 def offer(name: str) -> Offer | None:
     """The offer called `name`, by its id or its hub id; None when it is not in the catalogue."""
     return next((row for row in CATALOG if name in (row.id, row.source)), None)
+
+
+def offered(limits: Settings) -> tuple[Offer, ...]:
+    """What the page offers: what KVVIZ_MODELS names, else the catalogue, on a public server what fits its
+    memory (the smallest model in any case). InputError for a name that is not in the catalogue."""
+    if limits.models:
+        named = {name: offer(name) for name in limits.models}
+        if unknown := [name for name, row in named.items() if row is None]:
+            known = ", ".join(row.id for row in CATALOG)
+            raise InputError(f"KVVIZ_MODELS names {unknown[0]!r}; it must be names of {known}.")
+        return tuple(row for row in CATALOG if row in named.values())
+    most = memory.total() if limits.public else None
+    return tuple(row for row in CATALOG if most is None or row is CATALOG[0] or row.memory("auto") <= most)

@@ -18,7 +18,7 @@ from transformers.utils import logging as hf_logging
 from kvviz import memory
 from kvviz.errors import ModelError
 from kvviz.models.adapters import Model, family_of, wrap_model
-from kvviz.models.catalog import CATALOG, offer
+from kvviz.models.catalog import CATALOG, offer, offered
 from kvviz.models.converted import (
     EMBEDDED,
     NO_MEMORY,
@@ -50,19 +50,19 @@ def load_model(
     """
     say = progress or (lambda message, fraction: None)
     limits = settings()
-    offered = offer(name)
-    if limits.public and offered is None:
-        raise ModelError(f"This server offers these models: {', '.join(o.id for o in CATALOG)}.")
+    known = offer(name)
+    if limits.public and known not in (rows := offered(limits)):
+        raise ModelError(f"This server offers these models: {', '.join(row.id for row in rows)}.")
     where = pick_device(device)
     numbers = pick_dtype(dtype, where)
     notes: list[str] = []
     source: Path | str
     with _quiet_bars():
-        if offered and offered.source is None:
+        if known and known.source is None:
             source, notes = converted_folder(EMBEDDED, embedded_key(), numbers, limits.cache, None, say)
-            id = offered.id
-        elif offered and offered.source:
-            source = id = offered.source
+            id = known.id
+        elif known and known.source:
+            source = id = known.source
         else:
             source, id = _find(name)
             if isinstance(source, Path) and source.suffix.lower() == ".gguf":

@@ -152,8 +152,8 @@ def check(ask: Request, limits: Settings | None) -> Request:
     from kvviz.engine.plan import check_ask
 
     if limits is not None and limits.public:
-        from kvviz.models.catalog import offer
+        from kvviz.models.catalog import offer, offered
 
-        if offer(ask.model) is None:
+        if offer(ask.model) not in offered(limits):
             raise InputError("This server offers the models of its list only. Choose one.")
     return check_ask(ask, limits)

@@ -31,9 +31,10 @@ def form(engine: Any, limits: Settings) -> dict[str, Any]:
     """Everything the page's form shows, as plain values."""
     from kvviz.evaluate.examples import examples
     from kvviz.methods.spec import GROUPS
-    from kvviz.models.catalog import CATALOG
+    from kvviz.models.catalog import offered
 
     specs = engine.methods()
+    models = offered(limits)
     known = [spec.id for spec in specs]
     cheap = [s.id for s in specs if not s.artefact and not set(_DEAR) & s.needs]
     return {
@@ -46,7 +47,7 @@ def form(engine: Any, limits: Settings) -> dict[str, Any]:
             for name, chosen in (*SETS, ("Everything cheap", cheap))
         ],
         "variants": [{"name": name, "label": label} for label, name in variants(engine)],
-        "models": [{"id": offer.id, "label": offer.label, "needs": offer.needs} for offer in CATALOG],
+        "models": [{"id": offer.id, "label": offer.label, "needs": offer.needs} for offer in models],
         "dtypes": list(DTYPES),
         "any_model": not limits.public,
         "decodes": [spec.label for spec in specs if spec.decodes],
@@ -59,7 +60,7 @@ def form(engine: Any, limits: Settings) -> dict[str, Any]:
         ],
         "first": {
             "methods": [m for m in FIRST_METHODS if m in known] or known[:2],
-            "budgets": list(FIRST_BUDGETS), "model": CATALOG[0].id, "protocol": Request.protocol,
+            "budgets": list(FIRST_BUDGETS), "model": models[0].id, "protocol": Request.protocol,
             "max_new_tokens": min(Ask.max_new_tokens, limits.max_new_tokens),
         },
     }  # fmt: skip

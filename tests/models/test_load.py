@@ -15,10 +15,11 @@ from safetensors import SafetensorError
 from tiny import make_hf, make_tokenizer
 from tiny_gguf import write_gguf
 
-from kvviz.errors import Cancelled, ModelError
+from kvviz.errors import Cancelled, InputError, ModelError
 from kvviz.models import converted, load, load_model, wheels
-from kvviz.models.catalog import CATALOG, offer
+from kvviz.models.catalog import CATALOG, offer, offered
 from kvviz.models.converted import NO_NETWORK
+from kvviz.settings import settings
 
 
 @pytest.fixture(autouse=True)
@@ -159,6 +160,21 @@ def test_public_servers_offer_the_catalogue_only(folder, monkeypatch):
     for name in (str(folder), "somebody/else", "../x.gguf"):
         with pytest.raises(ModelError, match="This server offers these models: smollm2-135m"):
             load_model(name)
+
+
+def test_a_server_offers_the_models_it_is_told_to_or_those_that_fit(monkeypatch):
+    assert offered(settings({})) == CATALOG
+    told = settings({"KVVIZ_MODELS": "Qwen/Qwen3-0.6B, smollm2-135m"})
+    assert [row.id for row in offered(told)] == ["smollm2-135m", "qwen3-0.6b"]
+    with pytest.raises(InputError, match="KVVIZ_MODELS names 'gpt-2'; it must be names of smollm2-135m, "):
+        offered(settings({"KVVIZ_MODELS": "gpt-2"}))
+    monkeypatch.setattr("kvviz.memory.total", lambda: 3 * 10**9)
+    fit = [row.id for row in offered(settings({"KVVIZ_PUBLIC": "1"}))]
+    assert fit == ["smollm2-135m", "qwen2.5-0.5b", "qwen3-0.6b"]
+    assert offered(settings({})) == CATALOG  # whoever runs it alone may try
+    monkeypatch.setenv("KVVIZ_PUBLIC", "1")
+    with pytest.raises(ModelError, match="offers these models: smollm2-135m, qwen2.5-0.5b, qwen3-0.6b[.]"):
+        load_model("mistral-7b")
 
 
 def test_catalogue_ids_are_unique_and_found_by_either_name():

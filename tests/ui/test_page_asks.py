@@ -306,3 +306,8 @@ def test_the_stored_example_run_again_with_untouched_fields_says_what_it_says(sm
     assert "58213" in again["dropkv"]
     for method, text in again.items():
         assert text == stored.variant(method, 0.1).text
+
+
+def test_the_form_offers_the_models_that_the_server_is_told_to():
+    shown = offered(FakeEngine(), settings({"KVVIZ_MODELS": "qwen3-0.6b"}))
+    assert [m["id"] for m in shown["models"]] == ["qwen3-0.6b"] and shown["first"]["model"] == "qwen3-0.6b"

@@ -59,6 +59,8 @@ def test_too_many_answers(store):
 def test_public_servers_take_catalogue_models_only(store):
     desk = Desk(FakeEngine(), store, settings({"KVVIZ_PUBLIC": "1"}))
     assert "list" in _run(desk, model="/etc/passwd")[-1]["message"]
+    desk = Desk(FakeEngine(), store, settings({"KVVIZ_PUBLIC": "1", "KVVIZ_MODELS": "qwen3-0.6b"}))
+    assert "list" in _run(desk, model="smollm2-135m")[-1]["message"]
 
 
 def test_opening_files(desk, tmp_path, monkeypatch):
