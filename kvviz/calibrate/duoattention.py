@@ -19,6 +19,7 @@ import torch.nn.functional as F
 from kvviz.calibrate.job import Job
 from kvviz.calibrate.reading import plain_prompt
 from kvviz.calibrate.texts import FACTS
+from kvviz.engine.attention import hidden_attention
 from kvviz.engine.forward import forward
 from kvviz.engine.trace import Trace, prefill
 
@@ -138,9 +139,4 @@ class _Prompt:
             return F.scaled_dot_product_attention(
                 query, keys, values, attn_mask=mask, scale=layer.scaling, enable_gqa=True
             )
-        group = query.shape[1] // keys.shape[1]
-        logits = query @ keys.repeat_interleave(group, 1).transpose(2, 3) * layer.scaling
-        logits = logits.masked_fill(~mask, float("-inf"))
-        sinks = layer.sinks[None, :, None, None].expand(1, -1, query.shape[2], 1)
-        p = torch.cat([logits, sinks], -1).float().softmax(-1)[..., :-1].to(query.dtype)
-        return p @ values.repeat_interleave(group, 1)
+        return hidden_attention(query, keys, values, layer, ~mask).to(query.dtype)

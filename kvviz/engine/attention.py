@@ -1,10 +1,12 @@
-"""Attention of many queries on a prompt's rows, in the two forms the project needs: outputs and weights."""
+"""Attention of many queries on a prompt's rows, in the forms the project needs: outputs, weights, and parts
+over some of the rows, which `kernels.merge_attention` joins with each other and with learned sinks."""
 
 from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
 
+from kvviz.kernels.merge import merge_attention
 from kvviz.kernels.product import project
 
 _ROWS = 512
@@ -112,6 +114,36 @@ def rows_attention(
         hidden |= where <= at - layer.window
     logits.unflatten(0, (len(keys), group)).masked_fill_(hidden, -torch.inf)
     return _softmax(logits, layer.sinks).nan_to_num_()
+
+
+def partial(query, keys, values, layer, hidden=None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention on some of the keys: float32 out [.., Hq, T, d] and lse [.., Hq, T], to be merged.
+
+    query [.., Hq, T, d]; keys, values [.., Hkv, m, d]; hidden bool, broadcast to [.., Hkv, g, T, m]: what a
+    query does not see. Learned sinks join where the parts are merged.
+    """
+    hkv, m = keys.shape[-3:-1]
+    t, d = query.shape[-2:]
+    grouped = query.float().unflatten(-3, (hkv, -1)).flatten(-3, -2) * layer.scaling  # [.., Hkv, g * T, d]
+    logits = grouped @ keys.float().transpose(-1, -2)
+    if hidden is not None:
+        logits = logits.unflatten(-2, (-1, t)).masked_fill(hidden, -torch.inf).flatten(-3, -2)
+    out, lse = weighed(logits, values.float())
+    return out.unflatten(-2, (-1, t)).flatten(-4, -3), lse.unflatten(-1, (-1, t)).flatten(-3, -2)
+
+
+def hidden_attention(query, keys, values, layer, hidden) -> torch.Tensor:
+    """Attention on all keys but those hidden, with learned sinks: float32 [.., Hq, T, d]; see `partial`."""
+    return merge_attention([partial(query, keys, values, layer, hidden)], layer.sinks)[0]
+
+
+def weighed(logits: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The part (out [.., R, d], lse [.., R]) of logits [.., R, m] on values [.., m, d].
+
+    A row that sees nothing has lse -inf, and any output.
+    """
+    lse = logits.logsumexp(-1)
+    return (logits - lse[..., None]).exp() @ values, lse
 
 
 def hide(logits: torch.Tensor, start: int, first: int, last: int, window: int | None) -> None:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 
 from kvviz import kernels
+from kvviz.engine.attention import partial, visible
 from kvviz.engine.cache import PromptCache, build_cache, gathered, joined
 from kvviz.engine.forward import forward
 from kvviz.engine.trace import Trace
@@ -184,23 +185,14 @@ def tail_attention(query, keys, values, layer, begin=None) -> tuple[torch.Tensor
     query [V, Hq, T, d]; keys, values [V, Hkv, S, d]; the rows are consecutive positions. begin [V]:
     first tail row that each variant still holds there (None: all).
     """
-    v, hq, t, d = query.shape
-    hkv, s = keys.shape[1:3]
-    grouped = query.float().reshape(v, hkv, -1, d) * layer.scaling  # [V, Hkv, g * T, d]
-    logits = (grouped @ keys.float().transpose(2, 3)).view(v, hkv, -1, t, s)
+    t, s = query.shape[2], keys.shape[2]
+    hidden = None
     if t > 1 or layer.window is not None or begin is not None:
-        row = torch.arange(s - t, s, device=query.device)[:, None]
-        column = torch.arange(s, device=query.device)
-        hidden = column > row
-        if layer.window is not None:
-            hidden |= column <= row - layer.window
+        hidden = ~visible(s - t, s, 0, s, layer.window, query.device)
         if begin is not None:
+            column = torch.arange(s, device=query.device)
             hidden = hidden | (column < begin[:, None, None, None, None])
-        logits = logits.masked_fill(hidden, float("-inf"))
-    lse = logits.logsumexp(-1)
-    p = (logits - lse[..., None]).exp()
-    out = p.flatten(2, 3) @ values.float()
-    return out.view(v, hq, t, d), lse.view(v, hq, t)
+    return partial(query, keys, values, layer, hidden)
 
 
 @dataclass

@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from kvviz.engine.attention import hide, weighed
 from kvviz.engine.decode import Cut, Probes
 from kvviz.engine.trace import Trace
+from kvviz.kernels import merge_attention
 
 
 def kl_divergence(full: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
@@ -40,51 +42,54 @@ class OutputError:
     layer: np.ndarray
 
 
+Part = tuple[torch.Tensor, torch.Tensor]  # attention over some rows: output, log-sum-exp
+
 # Attention left of a query's, below which float32 no longer tells what remains: it is normalised anew.
 _NOTHING = 1e-30
 
 
 class _LayerProbe:
-    """One layer's probe queries: unnormalised attention on prompt and tail, and the full output."""
+    """One layer's probe queries: unnormalised attention on prompt and tail, and the full output.
+
+    Rows are [Hkv, g * T]: the query heads of a KV head one after another. Learned sinks are part of the tail.
+    """
 
     def __init__(self, trace: Trace, probes: Probes, index: int):
         layer = trace.model.layer(index)
         self.keys, self.values = trace.keys[index].float(), trace.values[index].float()
         hkv, n = self.keys.shape[:2]
         query = probes.queries[index].float()
-        tail_keys, tail_values = (side.float() for side in probes.tail[index])
+        tail_keys, self.tail_values = (side.float() for side in probes.tail[index])
         t, s = query.shape[1], tail_keys.shape[1]
-        self.group, self.t = query.shape[0] // hkv, t
-        rows = query.unflatten(0, (hkv, -1)).flatten(1, 2) * layer.scaling  # [Hkv, g * T, d]
-        on_prompt = rows @ self.keys.transpose(1, 2)  # [Hkv, g * T, n]
-        on_tail = rows @ tail_keys.transpose(1, 2)
+        self.group, self.sinks = query.shape[0] // hkv, layer.sinks
         self.positions = torch.arange(n + s - t, n + s, device=query.device)  # of the T queries
-        position = self.positions.repeat(self.group)[:, None]
-        tail_position = torch.arange(n, n + s, device=query.device)
-        on_tail = on_tail.masked_fill(tail_position > position, float("-inf"))
-        if layer.window is not None:
-            on_tail = on_tail.masked_fill(tail_position <= position - layer.window, float("-inf"))
-            seen = torch.arange(n, device=query.device)
-            on_prompt = on_prompt.masked_fill(seen <= position - layer.window, float("-inf"))
-        top = torch.maximum(on_prompt.amax(-1), on_tail.amax(-1))
-        rest, sinks = torch.zeros((), device=query.device), on_tail[..., :0]
-        if layer.sinks is not None:
-            sinks = layer.sinks.float().view(hkv, -1, 1).expand(-1, -1, t).flatten(1)
-            top = torch.maximum(top, sinks)
-            rest, sinks = (sinks - top).exp(), sinks[..., None]
-        self.p = (on_prompt - top[..., None]).exp()  # [Hkv, g * T, n]
-        self.tail_p = (on_tail - top[..., None]).exp()
-        self.tail_mass = self.tail_p.sum(-1) + rest  # [Hkv, g * T]
-        self.tail_values = tail_values
-        self.tail_out = self.tail_p @ tail_values  # [Hkv, g * T, d]
-        self.logits = on_prompt, on_tail, sinks  # [Hkv, g * T, n], [.., S], [.., 1] or [.., 0]
+        rows = query.unflatten(0, (hkv, -1)).flatten(1, 2) * layer.scaling  # [Hkv, g * T, d]
+        self.on_prompt = rows @ self.keys.transpose(1, 2)  # logits [Hkv, g * T, n]
+        self.on_tail = rows @ tail_keys.transpose(1, 2)  # [Hkv, g * T, S]
+        for logits, first in ((self.on_prompt, 0), (self.on_tail, n)):
+            last = first + logits.shape[-1]
+            hide(logits.unflatten(1, (-1, t)), n + s - t, first, last, layer.window)
+        self.tail = self._with_sinks(*weighed(self.on_tail, self.tail_values))
+        tail_out, tail_lse = self.tail
+        top = torch.maximum(self.on_prompt.amax(-1), tail_lse)
+        self.p = (self.on_prompt - top[..., None]).exp()  # [Hkv, g * T, n]
+        self.tail_mass = (tail_lse - top).exp()  # [Hkv, g * T]
+        self.tail_out = self.tail_mass[..., None] * tail_out  # [Hkv, g * T, d]
         self.mass = self.p.sum(-1) + self.tail_mass
         self.full = (self.p @ self.values + self.tail_out) / self.mass[..., None]
         self.w_o = layer.w_o.float()
 
     def heads(self, out: torch.Tensor) -> torch.Tensor:
-        """[Hkv, g * T, d] -> [Hq, T, d]."""
-        return out.unflatten(1, (self.group, self.t)).flatten(0, 1)
+        """[Hkv, g * T, ..] -> [Hq, T, ..]."""
+        return out.unflatten(1, (self.group, -1)).flatten(0, 1)
+
+    def _with_sinks(self, out: torch.Tensor, lse: torch.Tensor) -> Part:
+        """A part [Hkv, g * T] with the learned sinks in it."""
+        if self.sinks is None:
+            return out, lse
+        merged = merge_attention([(self.heads(out), self.heads(lse))], self.sinks)
+        out, lse = (side.unflatten(0, (len(self.keys), -1)).flatten(1, 2) for side in merged)
+        return out, lse
 
     def kept(self, mask: torch.Tensor, cuts: Sequence[tuple[int, torch.Tensor]] = ()) -> torch.Tensor:
         """Output with only the kept prompt rows, [Hkv, g * T, d]. mask bool [Hkv, n].
@@ -102,39 +107,36 @@ class _LayerProbe:
         if mass.min() < _NOTHING:
             for head, kept in enumerate(mask):
                 faint = (mass[head] < _NOTHING).nonzero()[:, 0]
-                out[head, faint] = self._normalised(head, faint, kept.nonzero()[:, 0])
+                index = kept.nonzero()[:, 0]
+                logits = self.on_prompt[head, faint].index_select(1, index)
+                out[head, faint] = self._beside_tail(head, faint, logits, self.values[head, index])
         for fed, positions in cuts:
             late = (self.positions >= self.keys.shape[1] + fed).repeat(self.group).nonzero()[:, 0]
-            for head, held in enumerate(positions.to(late.device)):
-                out[head, late] = self._after(head, late, fed, held)
+            held = [self._after(head, late, fed, rows) for head, rows in enumerate(positions.to(late.device))]
+            out[:, late] = self._with_sinks(*map(torch.stack, zip(*held)))[0]
         return out
 
-    def _after(self, head: int, rows: torch.Tensor, fed: int, held: torch.Tensor) -> torch.Tensor:
-        """Output of queries that see the rows at positions `held`, and of the tail what came after `fed`."""
+    def _after(self, head: int, rows: torch.Tensor, fed: int, held: torch.Tensor) -> Part:
+        """Attention of queries that see the rows at positions `held`, and what came after `fed`."""
         n, s = self.keys.shape[1], self.tail_values.shape[1]
         tail = torch.arange(s, device=held.device) >= fed
         tail[held[held >= n] - n] = True
-        return self._normalised(head, rows, held[held < n], tail)
+        index = held[held < n]
+        on_tail = self.on_tail[head, rows].masked_fill(~tail, -torch.inf)
+        logits = torch.cat([self.on_prompt[head, rows].index_select(1, index), on_tail], -1)
+        return weighed(logits, torch.cat([self.values[head, index], self.tail_values[head]]))
 
-    def _normalised(self, head: int, rows, index, tail=None) -> torch.Tensor:
-        """Output of some queries on the prompt rows `index` [m] and the marked ones of the tail (None: all),
-        from their logits: right however little attention that is of what they paid."""
-        prompt, later, sinks = (side[head, rows] for side in self.logits)
-        if tail is not None:
-            later = later.masked_fill(~tail, float("-inf"))
-        return self._softmax(head, prompt.index_select(1, index), self.values[head, index], later, sinks)
-
-    def _softmax(self, head: int, prompt, values, later, sinks) -> torch.Tensor:
-        """Output from logits on prompt rows [R, m] with `values` [m, d], on the tail and the learned sink."""
-        p = torch.cat([prompt, later, sinks], -1).softmax(-1).nan_to_num()  # NaN: a row that sees nothing
-        m, s = prompt.shape[1], later.shape[1]
-        return p[:, :m] @ values + p[:, m : m + s] @ self.tail_values[head]
+    def _beside_tail(self, head: int, rows: torch.Tensor, logits, values) -> torch.Tensor:
+        """Output of some queries on prompt rows and the tail, from their logits: right however little
+        attention that is of what they paid."""
+        tail_out, tail_lse = self.tail
+        out, _ = merge_attention([weighed(logits, values), (tail_out[head, rows], tail_lse[head, rows])])
+        return out
 
     def without(self, head: int, rows: torch.Tensor, leader: torch.Tensor) -> torch.Tensor:
         """Output of some rows of a KV head without one prompt row each, [R, d]."""
-        prompt, later, sinks = (side[head, rows] for side in self.logits)
-        prompt = prompt.scatter(1, leader[:, None], float("-inf"))
-        return self._softmax(head, prompt, self.values[head], later, sinks)
+        logits = self.on_prompt[head, rows].scatter(1, leader[:, None], -torch.inf)
+        return self._beside_tail(head, rows, logits, self.values[head])
 
 
 def output_errors(
@@ -209,7 +211,8 @@ def token_effects(trace: Trace, probes: Probes) -> np.ndarray:
 def _removal(probe: _LayerProbe, head: int, o, gram) -> torch.Tensor:
     """Mean over queries of the relative effect of removing each row -> [n]. o [T, d], one query head's."""
     kv, member = divmod(head, probe.group)
-    rows = slice(member * probe.t, (member + 1) * probe.t)
+    t = len(probe.positions)
+    rows = slice(member * t, (member + 1) * t)
     p, values = probe.p[kv, rows], probe.values[kv]  # [T, n], unnormalised
     tail, tail_out = probe.tail_mass[kv, rows], probe.tail_out[kv, rows]
     og, vg = o @ gram, values @ gram

@@ -8,7 +8,14 @@ import pytest
 import torch
 
 import kvviz.engine.attention
-from kvviz.engine.attention import attention_by_rows, causal_attention, rows_attention
+from kvviz.engine.attention import (
+    attention_by_rows,
+    causal_attention,
+    partial,
+    rows_attention,
+    visible,
+)
+from kvviz.kernels import merge_attention
 
 CASES = [  # query heads, KV heads, queries, keys before them, sliding window, learned sinks
     (4, 2, 33, 0, None, False),
@@ -57,6 +64,23 @@ def test_outputs_and_sums_by_blocks_of_rows(case, rows, monkeypatch):
     )
     torch.testing.assert_close(
         rows_attention(query, keys, layer, offset).double(), weights, atol=1e-5, rtol=1e-4
+    )
+
+
+@pytest.mark.parametrize("cut", [0, 5, 40])
+@pytest.mark.parametrize("case", CASES)
+def test_parts_over_some_of_the_keys_make_the_whole(case, cut):
+    """Also where a query sees nothing of a part."""
+    t, offset = case[2:4]
+    query, keys, values, layer = drawn(*case)
+    hidden = ~visible(offset, offset + t, 0, offset + t, layer.window, query.device)
+    parts = [
+        partial(query, keys[:, side], values[:, side], layer, hidden[:, side])
+        for side in (slice(0, cut), slice(cut, None))
+    ]
+    out, _ = merge_attention(parts, layer.sinks)
+    torch.testing.assert_close(
+        out.double(), defined(query, keys, values, layer, offset)[1], atol=1e-5, rtol=1e-4
     )
 
 
