@@ -1,0 +1,100 @@
+"""Intervals and tests against independent implementations (scipy) and hand-made references."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from kvviz.results.statistics import bootstrap_mean, holm, holm_words, mcnemar, paired_means, wilson
+
+
+@pytest.mark.parametrize(("right", "n"), [(0, 5), (5, 5), (1, 3), (37, 50), (499, 1000)])
+def test_wilsons_interval_is_scipys(right, n):
+    mine = wilson(right, n)
+    theirs = stats.binomtest(right, n).proportion_ci(method="wilson")
+    assert (mine.low, mine.high) == pytest.approx((theirs.low, theirs.high), abs=1e-12)
+    assert (mine.value, mine.n) == (right / n, n)
+
+
+def test_the_bootstrap_of_a_mean_is_scipys_up_to_chance():
+    x = np.random.default_rng(3).exponential(1, 60)
+    mine = bootstrap_mean(x)
+    done = stats.bootstrap((x,), np.mean, n_resamples=20_000, method="percentile", rng=1)
+    theirs = done.confidence_interval
+    assert (mine.low, mine.high) == pytest.approx((theirs.low, theirs.high), abs=0.02)
+    assert mine.value == pytest.approx(x.mean())
+
+
+def test_the_bootstrap_of_four_values_is_all_256_resamples():
+    x = [0.0, 1.0, 5.0, 6.0]
+    means = [np.mean(draw) for draw in itertools.product(x, repeat=4)]
+    mine = bootstrap_mean(x)
+    exact = np.quantile(np.repeat(means, 100), [0.025, 0.975])
+    assert (mine.low, mine.high) == pytest.approx(tuple(exact), abs=0.26)  # neighbouring means are 0.25 apart
+
+
+def test_questions_of_one_document_count_as_one():
+    """The same value asked ten times over is not ten observations."""
+    values = np.random.default_rng(0).normal(size=8)
+    once = bootstrap_mean(values, range(8))
+    often = bootstrap_mean(np.repeat(values, 10), np.repeat(range(8), 10))
+    assert (often.low, often.high) == pytest.approx((once.low, once.high))
+    naive = bootstrap_mean(np.repeat(values, 10))
+    assert naive.high - naive.low < 0.5 * (often.high - often.low)
+    assert math.isnan(bootstrap_mean([1.0, 2.0], ["same", "same"]).low)
+
+
+@pytest.mark.parametrize(("a_only", "b_only"), [(0, 0), (0, 5), (0, 6), (3, 9), (10, 10)])
+def test_mcnemar_is_the_exact_binomial_test(a_only, b_only):
+    a = [True] * a_only + [False] * b_only + [True] * 4
+    b = [False] * a_only + [True] * b_only + [True] * 4
+    mine = mcnemar(a, b)
+    n = a_only + b_only
+    assert mine.p == pytest.approx(stats.binomtest(a_only, n).pvalue if n else 1.0)
+    assert (mine.a_ahead, mine.b_ahead) == (a_only, b_only)
+    expected = "too few to tell" if mine.p >= 0.05 else "B is ahead"
+    assert mine.verdict() == expected
+
+
+def test_a_paired_difference_is_found_where_unpaired_noise_would_hide_it():
+    rng = np.random.default_rng(1)
+    item = rng.normal(0, 5, 40)
+    a, b = item + rng.normal(0, 0.1, 40), item + 0.2 + rng.normal(0, 0.1, 40)
+    paired = paired_means(a, b)
+    assert paired.verdict("A", "B") == "B is ahead" and paired.difference.low > 0
+    assert stats.ttest_ind(a, b).pvalue > 0.5 and stats.ttest_rel(a, b).pvalue < 0.05
+    p = stats.wilcoxon(a, b).pvalue
+    assert (paired.p < 0.05) == (p < 0.05)
+
+
+def test_few_items_are_too_few_to_tell_however_clear_they_look():
+    assert paired_means([0, 0, 0], [1, 1, 1]).verdict() == "too few to tell"
+    assert paired_means([0] * 6, [1] * 6).verdict() == "B is ahead"
+    assert paired_means([0] * 30, [1] * 30, ["one"] * 15 + ["two"] * 15).verdict() == "too few to tell"
+    assert paired_means([1, 2], [1, 2]).p == 1
+    assert paired_means([0] * 6, [1] * 6).verdict(better="lower") == "A is ahead"
+
+
+def test_false_differences_are_as_rare_as_promised():
+    rng = np.random.default_rng(5)
+    found = sum(paired_means(*rng.normal(size=(2, 15)), seed=i).p < 0.05 for i in range(200))
+    assert found <= 24  # 5 % of 200 is 10; the percentile bootstrap of 15 is a little too sure
+
+
+def test_holms_correction_by_its_definition():
+    p = [0.01, 0.04, 0.03, 0.005]
+    assert holm(p) == pytest.approx([0.03, 0.06, 0.06, 0.02])  # 0.04 may not fall below its predecessor
+    assert holm([0.9, 0.8]) == [1.0, 1.0] and holm([]) == []
+    # rejecting step by step, as the rule is usually put
+    rejected = {i for i, value in enumerate(holm(p)) if value < 0.05}
+    order, by_steps = sorted(range(4), key=p.__getitem__), set()
+    for place, i in enumerate(order):
+        if p[i] >= 0.05 / (4 - place):
+            break
+        by_steps.add(i)
+    assert rejected == by_steps
+    assert "20 comparisons" in holm_words(20) and "Holm" in holm_words(20)
