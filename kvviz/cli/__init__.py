@@ -24,6 +24,8 @@ COMMANDS = {
     "ablate": "formula or setting? methods x windows x poolings",
     "methods": "list the methods with their options",
     "sweep": "many items, models, methods and budgets into one table",
+    "claims": "the papers' headlines beside what a sweep gives",
+    "choose": "the cheapest method and budget that keeps a quality",
     "niah": "needle grid: methods x budgets x places in a text",
     "bench": "side-by-side measurements",
     "calibrate": "measure or train what a method needs for a model",

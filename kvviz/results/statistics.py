@@ -148,6 +148,6 @@ def holm_words(count: int) -> str:
         return "One comparison was made: nothing to correct."
     return (
         f"{count} comparisons were made. With so many, about {count * ALPHA:.1f} would look like a "
-        "difference by chance alone; the p values are raised by Holm's rule, so that the chance of even one false "
-        "difference among them stays below 5 %."
+        "difference by chance alone; the p values are raised by Holm's rule, so that the chance of even one "
+        "false difference among them stays below 5 %."
     )

@@ -1,0 +1,42 @@
+"""`kvviz claims`: what the papers say beside what a sweep's table gives."""
+
+from __future__ import annotations
+
+import argparse
+import json
+
+from kvviz.cli.files import check_out, write_out
+
+
+def add(parser: argparse.ArgumentParser) -> None:
+    parser.description = (
+        "Hold the headlines of the papers against the table of a sweep: for each one the number here, its 95 "
+        "% interval, and whether it holds, does not hold, or cannot be tested with these rows, and why."
+    ).replace("%", "%%")
+    parser.add_argument("folder", nargs="?", metavar="DIR", help="folder of a sweep")
+    parser.add_argument("--table", default=None, metavar="DIR", help="the same by name")
+    parser.add_argument("--json", default=None, metavar="OUT", help="write the claims as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    from kvviz.errors import InputError
+    from kvviz.results.claims import claims
+    from kvviz.results.study import read_table
+
+    folder = args.table or args.folder
+    if not folder:
+        raise InputError("Name the folder of a sweep.")
+    if args.json:
+        check_out(args.json)
+    found = claims(read_table(folder))
+    if args.json:
+        text = json.dumps({"claims": found}, indent=1, ensure_ascii=False, allow_nan=False)
+        write_out(args.json, lambda path: path.write_text(text + "\n", encoding="utf-8"))
+    for row in found:
+        print(f"\n{row['paper']}: {row['claim']}\n  {row['model']}, {row['protocol']}: {row['verdict']}")
+        if row["value"] is not None:
+            low, high = row["interval"]
+            interval = "no interval" if low is None else f"95 % interval {low:.3g} to {high:.3g}"
+            print(f"  {row['value']:.3g} ({interval}, n = {row['n']})")
+        print(f"  {row['reason']}")
+    return 0

@@ -1,0 +1,218 @@
+"""Is the paper right, on this model and these items? Each headline beside what a sweep's table gives.
+
+A claim holds where the whole 95 % interval lies on its side, does not hold where the whole interval lies on
+the other, and cannot be tested here otherwise, with the reason. Nothing is entered by hand.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kvviz.identity import MethodRef
+from kvviz.results.comparison import FULL
+from kvviz.results.scoreboard import MEASURES, paired, parts, telling, with_full
+from kvviz.results.statistics import Estimate, bootstrap_mean, wilson
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HOLDS, FAILS, UNTESTED = "holds", "does not hold", "cannot be tested here"
+SMALL = 0.2  # budgets that papers call small end here
+BASELINES = ("streaming_llm", "h2o", "snapkv", "tova", "pyramidkv", "adakv", "keydiff", "knorm", "cake")
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a table gives for a claim: a value that is held against a limit."""
+
+    estimate: Estimate
+    limit: float
+    above: bool  # the claim says above the limit
+    how: str
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A paper's headline. `test` gives what was found in the rows of one model and protocol, or why not."""
+
+    paper: str
+    claim: str
+    test: Callable[[pd.DataFrame], Found | str]
+
+
+def claims(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Every claim for every model and protocol of a table, as plain values."""
+    return [
+        _row(claim, model, protocol, rows) for model, protocol, rows in parts(table) for claim in CLAIMS
+    ]
+
+
+def _row(claim: Claim, model: str, protocol: str, rows: pd.DataFrame) -> dict[str, Any]:
+    said = {"paper": claim.paper, "claim": claim.claim, "model": model, "protocol": protocol}
+    found = claim.test(rows)
+    if isinstance(found, str):
+        return {**said, "n": 0, "interval": [None, None], "value": None, "verdict": UNTESTED, "reason": found}
+    e = found.estimate
+    known = not math.isnan(e.low)
+    verdict, reason = UNTESTED, f"{found.how}. Too few items for an interval."
+    if known:
+        over, under = e.low > found.limit, e.high < found.limit
+        decided = over or under
+        verdict = (HOLDS if over == found.above else FAILS) if decided else UNTESTED
+        reason = f"{found.how}." if decided else (
+            f"{found.how}. Too few to tell: the interval holds {found.limit:g}."
+        )  # fmt: skip
+    value = None if math.isnan(e.value) else e.value
+    interval = [e.low, e.high] if known else [None, None]
+    return {**said, "n": e.n, "interval": interval, "value": value, "verdict": verdict, "reason": reason}
+
+
+def _of(rows: pd.DataFrame, method: str) -> pd.DataFrame:
+    """A method's rows with its own settings; options in the name make another method."""
+    return rows[rows.method == method]
+
+
+def _near(rows: pd.DataFrame, share: float) -> pd.DataFrame:
+    """Rows of the one budget nearest to a share, within a third of it."""
+    near = rows[(rows.share >= share * 2 / 3) & (rows.share <= share * 4 / 3) & (rows.method != FULL)]
+    if near.empty:
+        return near
+    distance = (near.groupby("budget_name").share.mean() - share).abs()
+    return near[near.budget_name == distance.idxmin()]
+
+
+def _measure(rows: pd.DataFrame) -> str:
+    """Scores where ten or more items tell, else KL, which every item has."""
+    t = with_full(rows)
+    telling_items = telling(t[t.method != FULL], "score")["item"].nunique()
+    return "score" if telling_items >= 10 else "kl"
+
+
+def _heads(rows: pd.DataFrame) -> Found | str:
+    mine = _of(rows, "criticalkv")
+    mine = mine[(mine.share <= SMALL) & mine.heads_improved.notna()]
+    if mine.empty:
+        return "The table has no criticalkv with its base snapkv, with output errors, at 20 % or less."
+    per_item = mine.groupby("item").agg({"heads_improved": "mean", "document": "first"})
+    return Found(
+        bootstrap_mean(per_item.heads_improved.astype(float), list(per_item.document)), 0.92, True,
+        "Share of query heads whose output error at the answer's tokens is more than 1 % below SnapKV's, "
+        "mean over items and budgets up to 20 %; L2 here, L1 in the paper, on Llama models of 7B and more",
+    )  # fmt: skip
+
+
+def _halves_loss(rows: pd.DataFrame) -> Found | str:
+    t = with_full(rows[(rows.share <= SMALL) | (rows.method == FULL)])
+    a, b = (telling(_of(t, m), "score").set_index(["item", "budget_name"]) for m in ("snapkv", "criticalkv"))
+    both = a.index.intersection(b.index)
+    if both.empty:
+        return "No item that the full cache answers rightly was answered by both criticalkv and snapkv."
+    a, b = a.loc[both], b.loc[both]
+    base = (a.full_score - a.score).astype(float)
+    if base.sum() <= 0:
+        return f"SnapKV lost nothing on these {len(both)} answers, so there is no loss to halve."
+    loss = (b.full_score - b.score).astype(float)
+    saved, ratio = base / 2 - loss, loss.sum() / base.sum()
+    return Found(
+        bootstrap_mean(saved, list(a.document)), 0.0, True,
+        f"Half of SnapKV's loss of score minus CriticalKV's, budgets up to 20 %; CriticalKV's loss is "
+        f"{ratio:.0%} of SnapKV's",
+    )  # fmt: skip
+
+
+def _against_best(method: str, share: float) -> Callable[[pd.DataFrame], Found | str]:
+    """The method against the best baseline of the table at one budget, paired."""
+
+    def test(rows: pd.DataFrame) -> Found | str:
+        near = _near(rows, share)
+        others = [m for m in near.method.unique() if MethodRef.parse(m).id in BASELINES]
+        if method not in set(near.method) or not others:
+            return f"The table has no {method} with a baseline at a budget near {share:.0%}."
+        here = _with_full_rows(rows, near)
+        measure = _measure(here)
+        better = MEASURES[measure][1]
+        t = with_full(here)
+        means = {m: telling(_of(t, m), measure)[measure].astype(float).mean() for m in others}
+        best = (max if better == "higher" else min)(means, key=lambda m: means[m])
+        found = paired(here, best, method, measure)
+        return Found(
+            found.difference, 0.0, better == "higher",
+            f"{MEASURES[measure][0]}, {method} minus {best} (the best baseline of this table) on the same "
+            f"items at {near.budget_name.iloc[0]}",
+        )  # fmt: skip
+
+    return test
+
+
+def _with_full_rows(rows: pd.DataFrame, near: pd.DataFrame) -> pd.DataFrame:
+    import pandas as pd
+
+    return pd.concat([rows[rows.method == FULL], near])
+
+
+def _global_over_layers(rows: pd.DataFrame) -> Found | str:
+    near = _near(rows, 0.05)
+    layered = [m for m in near.method.unique() if MethodRef.parse(m).id == "laprox" and "across_heads" in m]
+    if "laprox" not in set(near.method) or not layered:
+        return "The table has no laprox beside laprox:allocation=across_heads at a budget near 5 %."
+    found = paired(_with_full_rows(rows, near), layered[0], "laprox", "kl")
+    words = "Mean KL, LaProx with one ranking over all layers minus one ranking a layer, on the same items"
+    return Found(found.difference, 0.0, False, f"{words} at {near.budget_name.iloc[0]}")
+
+
+def _retains(method: str, share: float, least: float) -> Callable[[pd.DataFrame], Found | str]:
+    """Share of the full cache's score that a method keeps."""
+
+    def test(rows: pd.DataFrame) -> Found | str:
+        near = _near(rows, share)
+        if near.empty or method not in set(near.method):
+            return f"The table has no {method} at a budget near {share:.0%}."
+        used = telling(_of(with_full(_with_full_rows(rows, near)), method), "score")
+        if used.empty:
+            return "There is no item that the full cache answers rightly from its document."
+        kept = (used.score / used.full_score).astype(float)
+        words = "Score as a share of the full cache's, over items that the full cache answers rightly"
+        name = near.budget_name.iloc[0]
+        return Found(bootstrap_mean(kept, list(used.document)), least, True, f"{words}, at {name}")
+
+    return test
+
+
+def _needles(rows: pd.DataFrame) -> Found | str:
+    tiny = _of(rows, "compresskv")
+    tiny = tiny[tiny.task.str.contains("needle|niah", case=False) & (tiny.share <= 0.007)]
+    used = telling(_of(with_full(_with_full_rows(rows, tiny)), "compresskv"), "right")
+    if used.empty:
+        return "The table has no needle that the full cache finds, with compresskv at 0.7 % or less."
+    return Found(wilson(int(used.right.sum()), len(used)), 0.9, True, "Share of needles still found")
+
+
+def _not_in_a_table(why: str) -> Callable[[pd.DataFrame], str]:
+    return lambda rows: why
+
+
+_CRITICAL, _LAPROX = "CriticalKV (arXiv 2502.03805)", "LaProx (arXiv 2605.07234)"
+_DROP, _INDEX = "DropKV (NeurIPS 2026)", "IndexMem (arXiv 2605.25475)"
+_COMPRESS = "CompressKV (arXiv 2508.02401, 2606.24467)"
+CLAIMS = (
+    Claim(_CRITICAL, "Lower output perturbation than its base in more than 92 % of heads", _heads),
+    Claim(_CRITICAL, "Less than half of its base's loss", _halves_loss),
+    Claim(_LAPROX, "At 5 %, a smaller loss than the best baseline", _against_best("laprox", 0.05)),
+    Claim(_LAPROX, "One ranking over all layers loses less than one a layer", _global_over_layers),
+    Claim(_DROP, "Better than the baselines at an equal budget (10 %)", _against_best("dropkv", 0.1)),
+    Claim(
+        _DROP, "Single-token scores come within a constant of the best set (cone condition)",
+        _not_in_a_table("A sweep's table holds no sets found by brute force and no cone statistics."),
+    ),
+    Claim(
+        _DROP, "Scoring kernel 19.8 times faster, prefill up to 9.9 % faster",
+        _not_in_a_table("Speed of kernels needs a GPU: see `kvviz bench gpu`."),
+    ),
+    Claim(_INDEX, "Better than the baselines at small budgets (5 %)", _against_best("indexmem", 0.05)),
+    Claim(_COMPRESS, "More than 97 % of the full score with 3 % kept", _retains("compresskv", 0.03, 0.97)),
+    Claim(_COMPRESS, "90 % of needles found with 0.07 % (first version) or 0.7 % (second) kept", _needles),
+    Claim(_COMPRESS, "Better than the baselines at small budgets (5 %)", _against_best("compresskv", 0.05)),
+)  # fmt: skip

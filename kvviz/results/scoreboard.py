@@ -1,0 +1,104 @@
+"""From a sweep's table to numbers with n and a 95 % interval, one model and protocol at a time.
+
+Items that the full cache gets wrong say nothing about a method: they are counted apart, never as its loss.
+So are items that the model answers without their document. KL and output error count every item.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvviz.errors import InputError
+from kvviz.results.comparison import FULL
+from kvviz.results.statistics import Estimate, Paired, bootstrap_mean, mcnemar, paired_means, wilson
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MEASURES = {  # column of the table -> (words, what is better)
+    "right": ("share of answers still right", "higher"),
+    "score": ("mean score", "higher"),
+    "kl": ("mean KL, nats a step", "lower"),
+    "output_error": ("output error, median head", "lower"),
+}
+KEYS = ["model", "protocol", "item"]
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method at one budget: the estimate, and the items that are not in it, by reason."""
+
+    model: str
+    protocol: str
+    method: str
+    budget_name: str
+    share: float
+    measure: str
+    estimate: Estimate
+    full_failed: int
+    knew: int
+    empty: int
+    without_answer: int
+
+
+def with_full(table: pd.DataFrame) -> pd.DataFrame:
+    """The table with `right` (True, False, None), and the full cache's `full_right`, `full_score` beside."""
+    t = table.assign(right=table.verdict.map({"right": True, "wrong": False}).astype(object))
+    full = t[t.method == FULL].drop_duplicates(KEYS)[[*KEYS, "right", "score"]]
+    names = {"right": "full_right", "score": "full_score"}
+    return t.merge(full.rename(columns=names), on=KEYS, how="left")
+
+
+def telling(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
+    """The rows that say something about a method: for verdicts and scores, those of items that the full
+    cache answers rightly and that need their document."""
+    usable = rows[rows[measure].notna()]
+    if measure in ("right", "score"):
+        usable = usable[usable.full_right.eq(True) & ~usable.knew.fillna("").astype(bool)]
+    return usable
+
+
+def scoreboard(table: pd.DataFrame, measure: str) -> list[Line]:
+    """A line a model, protocol, method and budget, largest budgets first."""
+    if measure not in MEASURES:
+        raise InputError(f"There is no measure {measure!r}. Choose from: {', '.join(MEASURES)}.")
+    t = with_full(table)
+    lines = []
+    groups = t[t.method != FULL].groupby(["model", "protocol", "method", "budget_name"], sort=False)
+    for (model, protocol, method, budget), rows in groups:
+        used = telling(rows, measure)
+        if measure == "right":
+            estimate = wilson(int(used.right.sum()), len(used))
+        else:
+            estimate = bootstrap_mean(used[measure].astype(float), list(used.document))
+        lines.append(
+            Line(
+                model, protocol, method, budget, float(rows.share.mean()), measure, estimate,
+                full_failed=int(rows.full_right.eq(False).sum()),
+                knew=int(rows.knew.fillna("").astype(bool).sum()),
+                empty=int(rows["empty"].fillna(False).astype(bool).sum()),
+                without_answer=int(rows.reason.fillna("").astype(bool).sum()),
+            )  # fmt: skip
+        )
+    return sorted(lines, key=lambda line: (line.model, line.protocol, -np.nan_to_num(line.share)))
+
+
+def paired(table: pd.DataFrame, a: str, b: str, measure: str) -> Paired:
+    """B minus A on the items that both answered; the table holds one model, protocol and budget."""
+    t = with_full(table)
+    left, right = (telling(t[t.method == name], measure).set_index("item") for name in (a, b))
+    both = left.index.intersection(right.index)
+    left, right = left.loc[both], right.loc[both]
+    if measure == "right":
+        return mcnemar(left.right.astype(bool), right.right.astype(bool))
+    values = left[measure].astype(float), right[measure].astype(float)
+    return paired_means(*values, clusters=list(left.document))
+
+
+def parts(table: pd.DataFrame) -> list[tuple[str, str, Any]]:
+    """(model, protocol, rows) one by one: what is never put together."""
+    return [(model, protocol, rows) for (model, protocol), rows in
+            table.groupby(["model", "protocol"], sort=False)]  # fmt: skip
