@@ -17,6 +17,7 @@ import numpy as np
 CONFIDENCE = 0.95
 ALPHA = 0.05
 DRAWS = 10_000
+FEWEST = 6  # clusters: with fewer not even an exact sign test can reach 5 %, and resampling is far too sure
 
 
 @dataclass(frozen=True)
@@ -67,14 +68,14 @@ def bootstrap_mean(
 ) -> Estimate:
     """A mean with the percentile interval of 10,000 resamples of whole clusters (of single values without).
 
-    With fewer than two clusters there is no interval.
+    With fewer than six clusters there is no interval.
     """
     x = np.asarray(values, float)
     if not len(x):
         return Estimate(math.nan, math.nan, math.nan, 0)
     sums, counts = _by_cluster(x, clusters)
     mean = float(x.mean())
-    if len(sums) < 2:
+    if len(sums) < FEWEST:
         return Estimate(mean, math.nan, math.nan, len(x))
     drawn = _means(sums, counts, seed)
     low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])

@@ -99,6 +99,15 @@ def test_a_gain_over_the_best_baseline_is_paired_and_may_be_too_small_to_tell():
     assert of(halved, "CriticalKV", "Less than half")["verdict"] == "holds"
 
 
+def test_two_items_decide_no_claim():
+    rows = claims(made(2, {"snapkv": 1.0, "criticalkv": 0.0, "laprox": 0.0},
+                       heads_improved=lambda m, i: 0.1))  # fmt: skip
+    assert {row["verdict"] for row in rows} == {"cannot be tested here"}
+    heads = rows[0]
+    assert heads["value"] == pytest.approx(0.1) and heads["interval"] == [None, None]
+    assert "Too few items for an interval" in heads["reason"]
+
+
 def test_without_scores_a_gain_is_one_of_kl():
     table = made(40, {"snapkv": 0.2, "laprox": 0.9}).assign(verdict="", score=math.nan, knew=None)
     row = of(verdicts(table), "LaProx", "At 5 %")
