@@ -153,8 +153,7 @@ def test_the_engine_knows_no_plots():
     before = {stage for stages in STAGES[: STAGES.index({"calibrate"})] for stage in stages}
     for name, path in modules().items():
         if stage_of(name) in before:
-            allowed = {"ray"} if name == "evaluate.on_ray" else set()
-            assert not outside(name, path) & {"plotly", "matplotlib", "ray"} - allowed, name
+            assert not outside(name, path) & {"plotly", "matplotlib"}, name
 
 
 def run(code: str, **environment: str) -> str:

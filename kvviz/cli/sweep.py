@@ -56,7 +56,6 @@ def add_study(parser: argparse.ArgumentParser, methods: str = "snapkv,criticalkv
     add("--temperature", type=float, default=Ask.temperature, help="0 is greedy (default)")
     add("--workers", type=int, default=1, metavar="N", help="processes with a model each (default: 1)")
     add("--threads", type=int, default=0, metavar="N", help="of each worker; 0: the cores shared out")
-    add("--engine", default="local", choices=("local", "ray"), help="ray: RAY_ADDRESS names the cluster")
     add("--shard", default="1/1", metavar="K/N", help="only the K-th of N parts, for N jobs with one --out")
     add("--keep-runs", default="none", choices=("none", "failures", "all"),
         help="save comparisons as .zip for the page: all, or those in which a method lost a right "
@@ -101,7 +100,7 @@ def run_study(args: argparse.Namespace, items, needs_tokenizer: bool) -> int:
 
     with interruptible() as cancel:
         outcome = run_sweep(
-            models, found, study, out, workers=workers, engine=args.engine, shard=shard, device=args.device,
+            models, found, study, out, workers=workers, shard=shard, device=args.device,
             threads=threads, retry=args.retry, command=["kvviz", *sys.argv[1:]], say=say, cancel=cancel,
         )  # fmt: skip
     show.end()

@@ -44,7 +44,6 @@ def run_sweep(
     out: Path,
     *,
     workers: int = 1,
-    engine: str = "local",
     shard: tuple[int, int] = (1, 1),
     device: str = "auto",
     threads: int = 0,
@@ -72,7 +71,7 @@ def run_sweep(
     unloaded: dict[str, str] = {}
     started, done = time.monotonic(), 0
     cancel = cancel or threading.Event()
-    for came in _work(engine, todo, study, workers, device, threads, cancel):
+    for came in _work(todo, study, workers, device, threads, cancel):
         if isinstance(came, Unloaded):
             unloaded[came.model] = came.reason
             left -= sum(len(job.items) for job in todo if job.model == came.model)
@@ -103,19 +102,15 @@ def _undone(job: Job, study: Study, store: Store, retry: bool) -> Job:
 
 
 def _work(
-    engine: str, jobs: Sequence[Job], study: Study, workers: int, device: str, threads: int,
+    jobs: Sequence[Job], study: Study, workers: int, device: str, threads: int,
     cancel: threading.Event,
 ) -> Iterator[Measured | Unloaded]:  # fmt: skip
     if not jobs:
         return iter(())
-    if not threads and (workers > 1 or engine == "ray"):
+    if not threads and workers > 1:
         import torch
 
         threads = max(1, torch.get_num_threads() // workers)
-    if engine == "ray":
-        from kvviz.evaluate.on_ray import work_on_ray
-
-        return work_on_ray(jobs, study, workers, device, threads, cancel)
     if workers > 1:
         return work_on_processes(jobs, study, workers, device, threads, cancel)
     return work_here(jobs, Bench(study, device, threads), cancel)
