@@ -20,6 +20,7 @@ from kvviz.engine.measures import kl_divergence
 from kvviz.engine.trace import Trace
 from kvviz.errors import Cancelled
 
+LOOK = 4  # answer tokens read at once where only agreement is asked for
 WIDEST = 64  # trials decoded side by side: more rows than this gain nothing on a CPU
 
 
@@ -117,16 +118,36 @@ class Trials:
     def agree(self, trials: Iterable[np.ndarray], answer: Sequence[int]) -> Iterator[bool]:
         """Whether each trial's own greedy answer is this one, token for token.
 
-        One pass says so: it is where every token of the answer is the likeliest after those before it.
+        It is where every token of the answer is the likeliest after those before it. They are read a few at a
+        time, and trials that are out go on no further.
         """
-        targets = torch.as_tensor(list(answer), device=self.trace.model.device)
-        for wave, size in self._waves(trials, len(answer)):
-            same = [
-                (logits.argmax(-1) == targets[step : step + logits.shape[1]]).all(-1)
-                for step, logits in self._forced_logits(wave, answer)
-            ]
-            self.count += size
-            yield from torch.stack(same).all(0).tolist()
+        answer = list(answer)
+        for batch in batches(self.trace, trials, lambda trial: int(trial.sum()), WIDEST):
+            rows = list(range(len(batch)))  # still in
+            wave, _ = self._wave(batch, len(answer))
+            logits, at = self._first(wave)[:, None], 0
+            while True:
+                wanted = torch.tensor(answer[at : at + logits.shape[1]], device=logits.device)
+                same = (logits.argmax(-1) == wanted).all(-1)
+                rows = [row for row, yes in zip(rows, same.tolist()) if yes]
+                at += logits.shape[1]
+                if not rows or at == len(answer):
+                    break
+                if not same.all():
+                    wave = self._narrowed(wave, same.nonzero()[:, 0], [batch[row] for row in rows])
+                fed = torch.tensor(answer[at - 1 : at - 1 + LOOK][: len(answer) - at], device=logits.device)
+                logits = wave.feed(fed.expand(len(rows), -1))
+            self.count += len(batch)
+            yield from (row in rows for row in range(len(batch)))
+
+    def _narrowed(self, wave: Wave, rows: torch.Tensor, trials: list[np.ndarray]) -> Wave:
+        """The wave of these of its trials alone, with what they were fed."""
+        own, _ = self._wave(trials, wave.capacity - len(self.suffix))
+        for sides, old in zip(own.tail, wave.tail):
+            for side, before in zip(sides, old):
+                side[:, :, : wave.length] = before[rows, :, : wave.length]
+        own.length = wave.length
+        return own
 
     def write(self, trials: Iterable[np.ndarray], max_new_tokens: int) -> Iterator[Answer]:
         """Each trial's own greedy answer, in the order given."""
