@@ -16,7 +16,8 @@ const button = (text, onclick, more = '') => h('button', {class: `kv-button ${mo
 
 // "Find the cause": for the answer of A at this budget, with about how long it takes.
 function finder(reply) {
-  if (!reply.decoded) return h('p', {}, `${reply.name} was not decoded: choose a budget with a mark below it.`);
+  if (!reply.decoded)
+    return h('p', {}, `${reply.name} was not decoded: choose a budget with a mark below it.`);
   const about = reply.seconds ? `about ${fmt.seconds(Math.max(1, reply.seconds))}` : '';
   return h('div', {class: 'kv-tools'},
     h('button', {class: 'kv-button kv-primary', id: 'kv-find-cause',
@@ -60,7 +61,8 @@ function rescueWords(p, panel) {
   }
   if (p.pointNumber?.length !== 2) return '';
   const {cells} = panel.plot.spec.layout.meta, heat = panel.plot.spec.data[0];
-  const first = cells.x0 + p.pointNumber[1] * cells.size, span = [first, Math.min(cells.x1, first + cells.size)];
+  const first = cells.x0 + p.pointNumber[1] * cells.size;
+  const span = [first, Math.min(cells.x1, first + cells.size)];
   heat.flat ||= typed({...heat.customdata, shape: ''});
   const width = Number(String(heat.customdata.shape).split(',')[1]);
   const kept = heat.flat[(p.pointNumber[0] * width + p.pointNumber[1]) * cells.channels.length];
@@ -70,25 +72,30 @@ function rescueWords(p, panel) {
 
 export function buildCause() {
   const reads = ['run', 'budget', 'a'], tab = 'cause';
-  const way = h('div', {class: 'kv-tools', role: 'radiogroup', 'aria-label': 'Direction'}, WAYS.map(([id, name]) =>
+  const way = h('div', {class: 'kv-tools', role: 'radiogroup', 'aria-label': 'Direction'},
+    WAYS.map(([id, name]) =>
     h('label', {class: 'kv-check'}, h('input', {type: 'radio', name: 'kv-direction', value: id,
       id: `kv-way-${id}`, checked: id === LOOK.direction,
       onchange() { LOOK.direction = id; touch(['direction']); }}), name)));
   const heads = new Panel({id: 'cause-heads', title: 'Heads', view: 'cause_heads', tab, height: 400,
-    reads: [...reads, 'direction'], args: () => ({direction: LOOK.direction}), onHover: barWords, mark: headRect,
+    reads: [...reads, 'direction'], args: () => ({direction: LOOK.direction}), onHover: barWords,
+    mark: headRect,
     onPick: p => p.pointNumber?.length === 2
       && choose({layer: p.pointNumber[0], head: p.pointNumber[1]}, 'cause')});
   const unit = chooser('Dots are', [['head', 'KV heads'], ['passage', 'passages']], 'head',
     v => { LOOK.unit = v; touch(['unit']); }, {id: 'kv-cause-unit'});
-  const scatter = new Panel({id: 'cause-scatter', title: 'Put back against taken out', view: 'cause_scatter', tab,
+  const scatter = new Panel({id: 'cause-scatter', title: 'Put back against taken out', view: 'cause_scatter',
+    tab,
     height: 400, reads: [...reads, 'unit'], args: () => ({unit: LOOK.unit}), tools: [unit], onHover: barWords,
     onPick: p => Array.isArray(p.customdata) && choose(LOOK.unit === 'head'
       ? {layer: p.customdata[0], head: p.customdata[1]} : {tok: p.customdata.slice(0, 2)}, 'cause')});
   const bars = new Panel({id: 'cause-passages', title: 'Passages', view: 'cause_passages', tab, height: 280,
     reads: [...reads, 'direction'], args: () => ({direction: LOOK.direction}), onHover: barWords,
     onPick: p => Array.isArray(p.customdata) && choose({tok: p.customdata.slice(0, 2)}, 'cause'),
-    mark: () => S.sel.tok ? [{x0: S.sel.tok[0] - 0.5, x1: S.sel.tok[1] - 0.5, y0: 0, y1: 1, yref: 'paper'}] : []});
-  const rescue = new Panel({id: 'cause-rescue', title: 'The entries that return the answer', view: 'cause_rescue',
+    mark: () => S.sel.tok ? [{x0: S.sel.tok[0] - 0.5, x1: S.sel.tok[1] - 0.5, y0: 0, y1: 1,
+      yref: 'paper'}] : []});
+  const rescue = new Panel({id: 'cause-rescue', title: 'The entries that return the answer',
+    view: 'cause_rescue',
     tab, height: 220, reads, args: () => ({columns: rescue.plot.pixels() || 300}),
     onHover: p => rescueWords(p, rescue),
     onPick: p => {
@@ -101,14 +108,16 @@ export function buildCause() {
   rescue.plot.sides = 90;
   const agree = new Panel({id: 'cause-agreement', title: 'Does each method keep what matters?',
     view: 'cause_agreement', tab, height: 220, reads: [...reads, 'b'], onHover: barWords});
-  const held = new Panel({id: 'cause-held', title: 'Who holds the cache that would do', view: 'cause_held', tab,
+  const held = new Panel({id: 'cause-held', title: 'Who holds the cache that would do', view: 'cause_held',
+    tab,
     height: 220, reads: [...reads, 'b'], onHover: barWords});
   const map = new Panel({id: 'cause-map', title: 'Found by search', view: 'cause_map', tab, height: 400,
     reads: ['run'], args: () => ({columns: map.plot.pixels() || 300})});
   map.plot.sides = 90;
   const each = h('div', {}, h('div', {class: 'kv-split'}, heads.el, scatter.el), tops, bars.el);
   const rescued = h('div', {}, rescue.el), agreed = h('div', {}, agree.el);
-  const would = h('div', {}, h('h3', {class: 'kv-panel-title'}, 'The cache that would do'), wouldBox, held.el, map.el);
+  const would = h('div', {}, h('h3', {class: 'kv-panel-title'}, 'The cache that would do'), wouldBox, held.el,
+    map.el);
   addView({id: 'cause', tab, el: intro, reads: [...reads, 'direction'], async refresh() {
     const reply = await ask('cause');
     if (reply.lost) return;
@@ -117,8 +126,10 @@ export function buildCause() {
     would.hidden = reply.error || !reply.would;
     if (reply.error) { put(intro, reply.error); return; }
     if (!found) {
-      put(intro, h('p', {}, `What did ${reply.name} lose that the answer needed? Each head's and each passage's `
-        + 'lost entries are put back one by one, and taken out of the whole cache; then the fewest entries that '
+      put(intro, h('p', {},
+        `What did ${reply.name} lose that the answer needed? Each head's and each passage's `
+        + 'lost entries are put back one by one, and taken out of the whole cache; '
+        + 'then the fewest entries that '
         + 'return the answer are searched, beside 20 random sets.'), known(reply), finder(reply));
       return;
     }

@@ -76,7 +76,8 @@ const BY = {
     tones: ['evicted', 'step-4', 'a', 'b', 'mixed']},
   step: {classes: [0, 1, 2, 3, 4].map(i => `kv-step-${i}`), rank: [0, 1, 2, 3, 4],
     tones: [0, 1, 2, 3, 4].map(i => `step-${i}`)},
-  effect: {classes: ['kv-neither', 'kv-gain-1', 'kv-gain-2', 'kv-gain-3', 'kv-gain-4', 'kv-against', 'kv-neither'],
+  effect: {classes: ['kv-neither', 'kv-gain-1', 'kv-gain-2', 'kv-gain-3', 'kv-gain-4', 'kv-against',
+    'kv-neither'],
     rank: [0, 1, 2, 3, 4, 1, 0],
     tones: ['evicted', 'amount-3', 'amount-6', 'amount-9', 'amount-12', 'against-3', 'evicted']}};
 
@@ -91,7 +92,8 @@ function shading(reply) {
     nextDifference: from => [...Array(S.meta.n).keys()].map(i => (from + i) % S.meta.n).find(differs),
     words: t => [`A ${fmt.count(a[t])} of ${fmt.count(heads[t])} KV heads`, b
       && `B ${fmt.count(b[t])} of ${fmt.count(heads[t])}`,
-      reply.partial[t], reply.passages?.find(([from, to]) => t >= from && t < to)?.[2]].filter(Boolean).join(' · ')};
+      reply.partial[t],
+      reply.passages?.find(([from, to]) => t >= from && t < to)?.[2]].filter(Boolean).join(' · ')};
 }
 
 function legend(ab, by) {
@@ -101,14 +103,16 @@ function legend(ab, by) {
     : [['kv-step-4', 'every head'], ['kv-step-3', 'most'], ['kv-step-1', 'few'],
       ['kv-step-0', 'dropped by every head']];
   if (by === 'effect') {
-    rows.splice(0, rows.length, ['kv-gain-4', 'most'], ['kv-gain-2', 'some'], ['kv-neither', 'under 0.01 nats'],
+    rows.splice(0, rows.length, ['kv-gain-4', 'most'], ['kv-gain-2', 'some'],
+      ['kv-neither', 'under 0.01 nats'],
       ['kv-against', 'the other way']);
   }
   return rows.map(([c, text]) =>
     h('span', {class: 'kv-key'}, h('span', {class: `kv-t ${c}`}, 'word'), ' ', text));
 }
 
-const docView = addView({id: 'document', reads: ['run', 'a', 'b', 'budget', 'layer', 'head', 'direction'], el: docBox,
+const docView = addView({id: 'document', reads: ['run', 'a', 'b', 'budget', 'layer', 'head', 'direction'],
+  el: docBox,
   async refresh() {
   if (!S.doc) return;
   const {doc} = S, reply = await ask('document', {direction: LOOK.direction,

@@ -27,7 +27,8 @@ addView({id: 'finding', reads: ['run', 'a', 'b', 'budget'], el: findingBox, asyn
   if (reply.error) { put(findingBox, h('p', {}, reply.error)); return; }
   put(findingBox, h('span', {class: 'kv-eyebrow'}, 'Finding'),
     h('div', {class: 'kv-lines'},
-      reply.lines.map((line, i) => h('p', {class: i ? '' : 'kv-lead'}, linked(line)))), sameButton(reply.same), placeDots(),
+      reply.lines.map((line, i) => h('p', {class: i ? '' : 'kv-lead'}, linked(line)))),
+        sameButton(reply.same), placeDots(),
     h('p', {class: 'kv-caution'}, [...(reply.notices || []), reply.caution].join(' ')));
 }});
 
@@ -41,7 +42,8 @@ function sameButton(same) {
     if (!same.held) startJob('decode_more', {run: S.run, method: same.method}, sameLine, {b: same.method});
     else if (!same.decoded) startJob('decode_more', {run: S.run, budget: S.sel.budget}, sameLine);
   };
-  return [h('p', {}, h('button', {class: 'kv-button kv-small', id: 'kv-same', onclick: take}, 'Same settings'), ' ',
+  return [h('p', {}, h('button', {class: 'kv-button kv-small', id: 'kv-same', onclick: take},
+    'Same settings'), ' ',
     h('span', {class: 'kv-muted'}, `${same.label}${same.held ? '' : ': decodes it'}`)), sameLine];
 }
 

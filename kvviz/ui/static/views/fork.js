@@ -1,4 +1,4 @@
-// Where answers part: the ten likeliest next tokens of the full cache, A and B, step by step, joined by lines.
+// Where answers part: the ten likeliest next tokens of the full cache, A and B at each step, joined by lines.
 import {h, put} from '../lib/dom.js';
 import {fmt, shown} from '../lib/format.js';
 import {ask} from '../lib/page.js';
@@ -40,7 +40,8 @@ function column(c, side) {
   const now = c.steps[step], before = c.steps.slice(Math.max(0, step - 8), step).map(s => s[0]).join('');
   const head = [h('h4', {}, c.side === 'full' ? null : h('span', {class: `kv-badge kv-badge-${c.side}`},
     c.side.toUpperCase()), ' ', c.label),
-  h('p', {class: 'kv-fork-before', dir: 'auto'}, before ? `…${before}` : '(start)', h('b', {}, now ? now[0] : ''))];
+  h('p', {class: 'kv-fork-before', dir: 'auto'}, before ? `…${before}` : '(start)', h('b', {},
+    now ? now[0] : ''))];
   const rows = (now?.[1] || []).map(([token, p], i) => h('button', {class: 'kv-fork-row', dir: 'auto',
     'aria-pressed': String(Boolean(chosen) && chosen.side === side && chosen.index === i),
     'data-written': String(token === now[0] && i === now[1].findIndex(x => x[0] === now[0])),
@@ -73,7 +74,8 @@ function near() {
   const [from, to] = data.expected, at = to > from ? [from, to]
     : [Math.min(parts(), data.tokens.length - 1), Math.min(parts(), data.tokens.length - 1) + 1];
   if (!data.tokens.length || !Number.isFinite(at[0])) return null;
-  const cell = (c, i) => h('td', {}, c.near[i] ? `${percent(c.near[i][0])}, rank ${fmt.count(c.near[i][1])}` : '–');
+  const cell = (c, i) => h('td', {},
+    c.near[i] ? `${percent(c.near[i][0])}, rank ${fmt.count(c.near[i][1])}` : '–');
   const rows = data.tokens.slice(...at).map((token, i) => h('tr', {},
     h('th', {scope: 'row', dir: 'auto'}, shown(token, 16)), data.columns.map(c => cell(c, at[0] + i))));
   return h('div', {class: 'kv-scroll'}, h('table', {class: 'kv-table', id: 'kv-fork-near'},
@@ -84,8 +86,10 @@ function near() {
 function branching() {
   if (!chosen) return h('p', {class: 'kv-guide'}, 'Choose a token to see what would follow it.');
   const c = data.columns.find(x => x.side === chosen.side);
-  const send = () => startJob('branch', {run: S.run, sel: S.sel, side: chosen.side, step, index: chosen.index}, line);
-  return h('div', {class: 'kv-tools'}, h('button', {class: 'kv-button kv-small', id: 'kv-branch', onclick: send},
+  const send = () => startJob('branch', {run: S.run, sel: S.sel, side: chosen.side, step,
+    index: chosen.index}, line);
+  return h('div', {class: 'kv-tools'}, h('button', {class: 'kv-button kv-small', id: 'kv-branch',
+    onclick: send},
     `Go on from “${shown(chosen.token, 16)}” in ${c.label}`), h('span', {class: 'kv-muted'},
     `${data.seconds ? `about ${fmt.seconds(Math.max(1, data.seconds))}` : ''}`
     + (S.meta.origin === 'own' ? '' : ' · loads the model first')));
@@ -93,7 +97,8 @@ function branching() {
 
 function show() {
   const inside = stage.contains(document.activeElement);  // its buttons are drawn anew
-  const button = (text, title, fn, off) => h('button', {class: 'kv-button kv-small', title, 'aria-label': title,
+  const button = (text, title, fn, off) => h('button', {class: 'kv-button kv-small', title,
+    'aria-label': title,
     onclick: fn, disabled: off}, text);
   const shownParts = Number.isFinite(parts());
   const parted = shownParts && step > parts() ? ' After they part, each goes on from its own words.' : '';
@@ -103,11 +108,13 @@ function show() {
     shownParts ? button('Where they part', 'To where they part', () => go(parts()), step === parts()) : null,
     h('span', {class: 'kv-muted'}, `The ten likeliest next tokens. Arrow keys step.${parted}`)),
   h('div', {class: 'kv-fork-columns', style: `--columns:${data.columns.length}`},
-    data.columns.flatMap((c, i) => [i ? h('div', {class: 'kv-fork-between'}, lines(data.columns[i - 1], c)) : null,
+    data.columns.flatMap((c, i) => [i ? h('div', {class: 'kv-fork-between'},
+      lines(data.columns[i - 1], c)) : null,
       column(c, c.side)])),
   branching(), data.words.map(words => h('p', {}, words)), near(),
   data.branches.length ? h('ul', {class: 'kv-edits'}, data.branches.map(b => h('li', {dir: 'auto'},
-    `${data.columns.find(c => c.side === b.side)?.label || ''}, made to say “${shown(b.token, 16)}” at token ${b.step}: `,
+    `${data.columns.find(c => c.side === b.side)?.label || ''}, `,
+    `made to say “${shown(b.token, 16)}” at token ${b.step}: `,
     `“${b.text}”`, b.verdict ? ` (${b.verdict})` : ''))) : null);
   if (inside) box.focus({preventScroll: true});
 }

@@ -1,4 +1,4 @@
-// What a token of the answer looked at: the text lights up by the full cache's attention; what A evicted is hollow.
+// What a token of the answer looked at: the text by the full cache's attention; what A evicted is hollow.
 import {h, put} from '../lib/dom.js';
 import {ask} from '../lib/page.js';
 import {S} from '../lib/state.js';
@@ -25,7 +25,8 @@ export async function lookAt(step) {
   const reply = await fetched(step);
   if (!reply || at !== step || !reply.rows[step]) return;
   const codes = reply.rows[step], code = t => t < codes.length ? codes.charCodeAt(t) - 48 : 0;
-  put(lookLine, reply.words[step], ' Hollow: mostly evicted by A.', locked === step ? ' Locked; Esc frees it.' : '');
+  put(lookLine, reply.words[step], ' Hollow: mostly evicted by A.',
+    locked === step ? ' Locked; Esc frees it.' : '');
   lightUp({code, cls: t => {
     const c = code(t);
     return c >= HOLLOW ? 'kv-t kv-hollow' : `kv-t ${c ? `kv-gain-${c}` : ''}`;
@@ -43,7 +44,11 @@ export function lookAway() {
 export function answerTokens(tokens) {
   const paint = spans => spans.forEach((s, i) => s.classList.toggle('kv-locked', i === locked));
   locked = null;
-  const lock = i => { locked = locked === i ? null : i; paint(spans); if (locked === null) lookAway(); else lookAt(i); };
+  const lock = i => {
+    locked = locked === i ? null : i;
+    paint(spans);
+    if (locked === null) lookAway(); else lookAt(i);
+  };
   const spans = tokens.map((token, i) => h('span', {class: 'kv-look', onmouseenter: () => lookAt(i),
     onmouseleave: lookAway, onclick: () => lock(i)}, token));
   return h('span', {tabindex: 0, role: 'application', id: 'kv-full-tokens',

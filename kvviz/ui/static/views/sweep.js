@@ -17,7 +17,8 @@ export function buildSweep() {
     onHover: p => `${plainTitle(p.data?.name) || ''}: ${words(p)} at ${fmt.share(Number(p.x))} kept`,
     onPick: p => choose({budget: S.meta.steps[stepIndex(Number(p.x))]}, 'sweep')});
   const grid = new Panel({id: 'ablation', title: 'Formula or setting?', view: 'ablation', tab: 'sweep',
-    height: 280, reads: ['run', 'budget'], onHover: p => typeof p.customdata === 'string' ? p.customdata : ''});
+    height: 280, reads: ['run', 'budget'],
+    onHover: p => typeof p.customdata === 'string' ? p.customdata : ''});
   const box = h('div', {}, grid.el);
   document.addEventListener('kv:run', () => { box.hidden = !S.meta.ablation; });
   const load = grid.load.bind(grid);
