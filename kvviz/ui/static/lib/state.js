@@ -2,7 +2,7 @@
 // `codes` says how the document is shaded, `doc` where its tokens lie; both belong to the run shown.
 export const S = {run: null, meta: null, doc: null, codes: null, sel: {}, seq: 0, tab: 'kept'};
 export const LOOK = {colourBy: 'ab', rule: 'mean', sinks: true, x: '', y: 'effect',
-  measure: 'kl', range: null, direction: 'put_back', unit: 'head'};  // view settings: no part of the selection
+  measure: 'kl', range: null, direction: 'put_back', unit: 'head'};  // no part of the selection
 export const MOST_MARKS = 12;
 const views = [];  // {id, reads, el, tab, refresh}
 
