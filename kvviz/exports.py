@@ -123,7 +123,7 @@ def python_lines(c: Comparison) -> str:
         f"{_model_lines(c)}"
         "prompt = kvviz.build_prompt(\n"
         f"    model, document=document, question=question, system={ascii(p.system)}, "
-        f"protocol={p.protocol!r}\n"
+        f"protocol={p.protocol!r}{'' if p.now is None else f', now={p.now!r}'}\n"
         ")\n"
         f"result = kvviz.compare(\n{joined})\n"
         f"print(result.to_frame().to_string())\n{_edit_lines(c)}"

@@ -65,6 +65,7 @@ class Prompt:
     tokens          N readable strings, one a token.
     offsets         N items: (start, end) characters in `document`, or None for tokens outside it.
     document_span   (start, end) token positions that the document occupies; question_span likewise.
+    now             ISO text of the time that the template wrote into the prompt, None where it wrote none.
     """
 
     input_ids: torch.Tensor | np.ndarray
@@ -78,6 +79,7 @@ class Prompt:
     document_span: tuple[int, int]
     question_span: tuple[int, int]
     notes: tuple[str, ...] = ()
+    now: str | None = None
 
     def tokens_of(self, start: int, end: int) -> tuple[int, int] | None:
         """(first, last + 1) of the tokens that hold any of the document's characters start .. end - 1;

@@ -139,6 +139,16 @@ def test_python_lines_rebuild_every_argument():
     assert ast.literal_eval(calls["build_prompt"]["protocol"]) == "question-aware"
 
 
+def test_python_lines_say_the_time_that_the_template_wrote(tmp_path):
+    c = synthetic_comparison()
+    assert "now=" not in exports.python_lines(c)
+    object.__setattr__(c.prompt, "now", "2026-12-02T18:30:00")
+    again = kvviz.load_comparison(c.save(tmp_path / "run.zip"))
+    (call,) = [n for n in ast.walk(ast.parse(exports.python_lines(again)))
+               if isinstance(n, ast.Call) and ast.unparse(n.func) == "kvviz.build_prompt"]  # fmt: skip
+    assert {k.arg: ast.unparse(k.value) for k in call.keywords}["now"] == "'2026-12-02T18:30:00'"
+
+
 @pytest.mark.parametrize(
     ("source", "line"),
     [

@@ -9,12 +9,14 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 import torch
 
 from kvviz.engine.documents import box_notice, is_blank, readable
 from kvviz.errors import InputError, ModelError
+from kvviz.identity import shown
 from kvviz.models.adapters import Model
 from kvviz.settings import Settings
 from kvviz.types import PROTOCOLS, QUESTION_AGNOSTIC, QUESTION_AWARE, Prompt
@@ -37,6 +39,7 @@ def build_prompt(
     system: str | None = None,
     protocol: str = QUESTION_AWARE,
     limits: Settings | None = None,
+    now: datetime | str | None = None,
 ) -> Prompt:
     """The prompt that `model` reads for a question about a document.
 
@@ -44,6 +47,8 @@ def build_prompt(
     document's end; they are the same whatever the question. Line ends become \\n, whichever they are.
 
     limits  of a server; None: a prompt is as long as the model reads.
+    now     time that a template may write into the prompt, as the ISO text of `Prompt.now` or a datetime;
+            None: the time of this call.
 
     Raises InputError with one sentence for a blank document or question, a prompt too long for the
     model or an unknown protocol; ModelError for a tokenizer that cannot tell where its tokens lie.
@@ -63,7 +68,8 @@ def build_prompt(
     system = None if is_blank(system) else system.strip()
 
     _check_characters(model, len(document) + len(question), limits)
-    frame, notes = _frame(model.tokenizer, system)
+    moment = _moment(now)
+    frame, notes = _frame(model.tokenizer, system, moment)
     notes = [*model.notes, *notes]
     laid = frame.lay(document, question)
     tokens = _encode(model.tokenizer, laid)
@@ -93,6 +99,7 @@ def build_prompt(
         document_span=document_span,
         question_span=_span(tokens, *laid.question),
         notes=tuple(notes),
+        now=moment.isoformat() if _dated(model.tokenizer) else None,
     )
 
 
@@ -178,14 +185,37 @@ class _Token:
         return self.start < end and self.end > start
 
 
-def _frame(tokenizer: Any, system: str | None) -> tuple[_Frame, list[str]]:
+# What templates ask for with strftime_now(format), written from values that are handed in: functions that
+# are handed to a template arrive as text.
+_DIRECTIVES = tuple(f"%{flag}{letter}" for flag in ("-", "") for letter in "aAbBcdeFHIjmMpSTuUwWxXyYZz%")
+_DATE_MACRO = (
+    "{%- macro strftime_now(format) -%}{{ format"
+    + "".join(f"|replace('{d}', kvviz_now['{d}'])" for d in _DIRECTIVES)
+    + " }}{%- endmacro -%}"
+)
+
+
+def _moment(now: datetime | str | None) -> datetime:
+    """A moment to the second; InputError where it is none."""
+    try:
+        given = datetime.fromisoformat(now) if isinstance(now, str) else now or datetime.now()
+        return given.replace(microsecond=0)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise InputError(f"A time is written as 2026-01-31T09:30:00, not {shown(now)}.") from error
+
+
+def _dated(tokenizer: Any) -> bool:
+    return "strftime_now" in str(tokenizer.chat_template)
+
+
+def _frame(tokenizer: Any, system: str | None, now: datetime) -> tuple[_Frame, list[str]]:
     """The frame that the tokenizer's chat template gives, and notes about it."""
     folded = system + _GAP if system else ""
     if not tokenizer.chat_template:
         note = "This model has no chat template: it reads document and question as plain text."
         return _Frame(_start(tokenizer, ""), "\n", folded), [note]
     notes: list[str] = []
-    render = _renderer(tokenizer, notes)
+    render = _renderer(tokenizer, notes, now)
     user = {"role": "user", "content": _USER}
     try:
         if system:
@@ -206,11 +236,18 @@ def _frame(tokenizer: Any, system: str | None) -> tuple[_Frame, list[str]]:
         return _Frame(_start(tokenizer, ""), "\n", folded), [note]
 
 
-def _renderer(tokenizer: Any, notes: list[str]) -> Callable[[list[dict[str, str]]], str]:
-    """How the template renders turns, with thinking switched off: by its own option where it has one, else
-    by closing the thought that its end opens."""
+def _renderer(
+    tokenizer: Any, notes: list[str], now: datetime
+) -> Callable[[list[dict[str, str]]], str]:
+    """How the template renders turns at a time, with thinking switched off: by its own option where
+    it has one, else by closing the thought that its end opens."""
+    dated: dict[str, Any] = {}
+    if _dated(tokenizer):
+        values = {directive: now.strftime(directive) for directive in _DIRECTIVES}
+        dated = {"chat_template": _DATE_MACRO + tokenizer.get_chat_template(), "kvviz_now": values}
 
     def rendered(messages: list[dict[str, str]], **options: Any) -> str:
+        options |= dated
         text = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True, **options)
         return text + next((end for open, end in _OPEN_THOUGHTS if text.rstrip().endswith(open)), "")
 

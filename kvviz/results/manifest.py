@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import datetime
 from typing import Any
 
 import numpy as np
@@ -59,6 +60,11 @@ def text(value: Any) -> str:
 def text_or_none(value: Any) -> str | None:
     """A string or nothing."""
     return None if value is None else text(value)
+
+
+def moment_or_none(value: Any) -> str | None:
+    """A date and time in ISO form or nothing."""
+    return None if value is None else datetime.fromisoformat(text(value)).isoformat()
 
 
 def one_of(value: Any, choices: tuple[str, ...]) -> str:
@@ -146,6 +152,7 @@ def prompt(p: Any, input_ids: np.ndarray) -> Prompt:
         document_span=span(p["document_span"], size),
         question_span=span(p["question_span"], size),
         notes=tuple(strings(p["notes"])),
+        now=moment_or_none(p.get("now")),
     )
 
 

@@ -1,6 +1,7 @@
 """Prompts: token ids, spans and offsets; nothing a visitor writes becomes a control token."""
 
 import dataclasses
+from datetime import datetime
 
 import pytest
 from hypothesis import given, settings
@@ -328,6 +329,27 @@ def test_a_thought_that_the_template_opens_is_closed(end, closed):
     prompt = build_prompt(make_model(tokenizer=make_tokenizer(template)), "Text.", "Why?")
     assert "".join(prompt.tokens).endswith("Why?" + closed)
     assert "think" in prompt.notes[0]
+
+
+DATED = "{{ strftime_now('%d %b %Y') }}|{{ messages[0]['content'] }}"
+
+
+def test_the_date_that_a_template_writes_is_kept_and_can_be_given_again():
+    model = make_model(tokenizer=make_tokenizer(DATED))
+    asked = "2026-12-02T18:30:00"
+    prompt = build_prompt(model, "Text.", "Why?", now=datetime(2026, 12, 2, 18, 30, 0, 999))
+    assert "".join(prompt.tokens).startswith("02 Dec 2026|Text.") and prompt.now == asked
+    again = build_prompt(model, "Text.", "Why?", now=prompt.now)
+    assert again.input_ids.tolist() == prompt.input_ids.tolist() and again.now == asked
+    today = build_prompt(model, "Text.", "Why?")
+    assert datetime.fromisoformat(today.now).strftime("%d %b %Y") == "".join(today.tokens).split("|")[0]
+    assert build_prompt(CHAT, "Text.", "Why?", now=asked).now is None, "this template writes no date"
+
+
+@pytest.mark.parametrize("now", ["yesterday", "", 5])
+def test_a_time_that_is_none_is_refused_in_a_sentence(now):
+    with pytest.raises(InputError, match="^A time is written as 2026-01-31T09:30:00, not "):
+        build_prompt(CHAT, "Text.", "Why?", now=now)
 
 
 def test_far_too_many_characters_are_refused_before_they_are_tokens(monkeypatch):

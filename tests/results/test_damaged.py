@@ -76,6 +76,7 @@ LIES = {
     "a token that is no text": put("prompt", "tokens", 5, value=5),
     "a document that is none": put("prompt", "document", value=None),
     "a span beyond the prompt": put("prompt", "document_span", value=[0, 10**6]),
+    "a time that is none": put("prompt", "now", value="'); import os; ('"),
     "another protocol": put("prompt", "protocol", value="none"),
     "a hundred thousand stops": put("stops", value=[i / 100_000 for i in range(1, 100_000)]),
     "stops out of order": put("stops", value=[0.5, 0.1]),
