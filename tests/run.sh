@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # One command that sets up what the tests need and runs them all:
 #   a virtual environment (.venv), the dev requirements, Chromium through apt where it is missing and
-#   allowed, the linter, then every test. Arguments go to pytest, e.g. `tests/run.sh -m "not slow"`.
+#   allowed, the linter, the type checker, then every test. Arguments go to pytest, e.g.
+#   `tests/run.sh -m "not slow"`.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -16,6 +17,7 @@ if ! command -v chromium >/dev/null && command -v apt-get >/dev/null && [ "$(id 
 fi
 
 .venv/bin/ruff check .
+.venv/bin/mypy
 # Two workers of one thread each: small tensors gain nothing from more threads, files run side by side.
 export OMP_NUM_THREADS="${OMP_NUM_THREADS:-1}"
 .venv/bin/python -m pytest -n 2 --dist loadfile "$@"

@@ -93,7 +93,9 @@ def _read(job: Job, number: int) -> tuple[Trace, str, int, int]:
     document, (needle, question, _) = job.texts.document(job.model, length, number, job.seed)
     prompt = build_prompt(job.model, document=document, question=question)
     begin = document.index(needle)
-    start, end = prompt.tokens_of(begin, begin + len(needle))
+    span = prompt.tokens_of(begin, begin + len(needle))
+    assert span is not None, "the document is in the prompt"
+    start, end = span
     return prefill(job.model, prompt, cancel=job.cancel), needle, start, end
 
 

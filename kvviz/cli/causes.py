@@ -47,13 +47,14 @@ def run(args: argparse.Namespace) -> int:
     methods = split_methods(args.method)
     if len(methods) != 1:
         raise InputError("Give one method; run the command again for another.")
-    ask = Ask(methods, [args.budget], args.max_new_tokens, expected=args.expected)
+    budget = Budget.parse(args.budget).value
+    ask = Ask(methods, [budget], args.max_new_tokens, expected=args.expected)
     model, prompt, show = prepared(args, ask, args.json)
     from kvviz.engine.causes import causes
 
     with interruptible() as cancel:
         found = causes(
-            model, prompt, methods[0], Budget.parse(args.budget).value, by=by, passage=args.passage,
+            model, prompt, methods[0], budget, by=by, passage=args.passage,
             expected=args.expected, max_new_tokens=args.max_new_tokens, rescue=args.rescue,
             would_do=args.would_do, cancel=cancel, events=show.event,
         )  # fmt: skip

@@ -31,8 +31,8 @@ def attention_of_answer(
     document = np.zeros(shape, np.float16)
     lost, lost_document = (np.zeros((len(kept), *shape), np.float16) for _ in range(2))
     first, last = trace.prompt.document_span
-    inside = np.arange(n)
-    inside = (inside >= first) & (inside < last)
+    places = np.arange(n)
+    inside = (places >= first) & (places < last)
     for layer in range(model.n_layers):
         at = len(trace.prompt.input_ids) - 1  # position of the first query
         p = rows_attention(queries[layer], keys[layer], model.layer(layer), at)[..., :n]

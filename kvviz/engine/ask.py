@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import numbers
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Self
 
@@ -40,10 +40,10 @@ class Ask:
     evict_every     bring every cache back to its budget after this many new tokens (methods that can).
     """
 
-    methods: tuple[str, ...] = ()
-    budgets: tuple[float | int, ...] = ()
+    methods: Sequence[str] = ()  # tuples, once made
+    budgets: Sequence[float | int] = ()
     max_new_tokens: int = 64
-    measures: tuple[str, ...] = MEASURES
+    measures: Sequence[str] = MEASURES
     options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     controlled: bool = False
     expected: str | None = None

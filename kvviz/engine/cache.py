@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import torch
 
 from kvviz import kernels
-from kvviz.engine.selection import Selection
 from kvviz.engine.trace import Trace, block_rows
 from kvviz.settings import settings
 
@@ -55,7 +54,9 @@ def joined(parts: Sequence[Blocks], heads: int) -> Blocks:
     return Blocks(
         first,
         sum(p.count for p in parts),
-        *(torch.cat([getattr(p, name) for p in parts]) for name in ("keys", "values", "positions")),
+        torch.cat([p.keys for p in parts]),
+        torch.cat([p.values for p in parts]),
+        torch.cat([p.positions for p in parts]),
         torch.cat([p.owner + (p.first - first) * heads for p in parts]),
     )
 
@@ -70,10 +71,10 @@ def gathered(
 ) -> Blocks:
     """The kept rows of one variant in blocks of their own: keys, values [Hkv, m, d], true positions and
     mask [Hkv, m]."""
-    rows = kernels.gather_rows(keys, values, mask.to(keys.device), block)
-    slots, owner = rows[2], rows[3]  # rows are numbered as they were found: put true positions there
+    keys, values, slots, owner = kernels.gather_rows(keys, values, mask.to(keys.device), block)
+    # Rows are numbered as they were found: put true positions there.
     true = positions.to(torch.int32)[owner.long()].gather(1, slots.clamp_min(0).long())
-    return Blocks(variant, 1, *rows[:2], torch.where(slots < 0, -1, true).to(torch.int32), owner)
+    return Blocks(variant, 1, keys, values, torch.where(slots < 0, -1, true).to(torch.int32), owner)
 
 
 @dataclass(frozen=True)
@@ -114,12 +115,22 @@ def batches(
         yield batch
 
 
-def build_cache(trace: Trace, selections: Sequence[Selection | None]) -> PromptCache:
+class Keeps(Protocol):
+    """What a cache is gathered from: mask, a list over layers of bool [Hkv, n]; readout as in `Selection`."""
+
+    @property
+    def mask(self) -> list[torch.Tensor]: ...
+
+    @property
+    def readout(self) -> Any: ...
+
+
+def build_cache(trace: Trace, selections: Sequence[Keeps | None]) -> PromptCache:
     """Gather what each selection keeps; None is the whole cache and must come first if it comes at all."""
     if None in selections[1:]:
         raise AssertionError("the whole cache comes first")
     whole = bool(selections) and selections[0] is None
-    kept = selections[1:] if whole else selections
+    kept = [s for s in selections if s is not None]
     bytes_ = [0] * len(selections)
     layers = []
     for index in range(trace.model.n_layers):
@@ -154,11 +165,13 @@ def _whole(trace: Trace, index: int) -> Blocks:
     )
 
 
-def _gathered(trace: Trace, index: int, selections, first: int, bytes_: list[int]) -> Blocks:
+def _gathered(trace: Trace, index: int, selections: Sequence[Keeps], first: int, bytes_: list[int]) -> Blocks:
     heads = trace.model.n_kv_heads
     masks = torch.cat([s.mask[index] for s in selections]).to(trace.keys[index].device)
-    rows = kernels.gather_rows(trace.keys[index], trace.values[index], masks, block_rows(trace.n))
-    blocks = Blocks(first, len(selections), *rows)
+    keys, values, positions, owner = kernels.gather_rows(
+        trace.keys[index], trace.values[index], masks, block_rows(trace.n)
+    )
+    blocks = Blocks(first, len(selections), keys, values, positions, owner)
     held = torch.bincount(blocks.owner // heads, minlength=len(selections)).tolist()  # blocks a variant
     for i, count in enumerate(held):
         bytes_[first + i] += count * blocks.bytes // max(1, len(blocks.owner))

@@ -259,16 +259,20 @@ class _Experiment:
         for order in ([self._by_passage, self._by_head], [self._by_head, self._by_passage]):
             rounds = Steps(smallest(search, everything, order))
             for _ in rounds:
-                yield Event("cause", f"Smallest rescue so far: {len(search.best):,} entries", search.asked)
+                size = "" if search.best is None else f": {len(search.best):,} entries"
+                yield Event("cause", f"Smallest rescue so far{size}", search.asked)
             ended = rounds.result or ended
         best = search.best
+        if best is None:
+            found.notes.append("Nothing returns the answer, not even all that was lost.")
+            return
         necessary = is_minimal(search, best) if ended else [False] * len(best)
         text = self._words(next(self.trials.write([self._with(best)], self.ask.most)).token_ids)
         gain = next(self.trials.force([self._with(best)], self.answer)).logp.sum() - self.base.logp.sum()
         yield Event("cause", f"{N_CONTROLS} random sets of {len(best)} entries beside it", 0, 0)
         controls, same = self._controls(best)
         found.rescue = Rescue(
-            entries=[tuple(int(x) for x in e) for e in zip(*np.unravel_index(best, self.kept.shape))],
+            entries=[(int(i), int(h), int(t)) for i, h, t in zip(*np.unravel_index(best, self.kept.shape))],
             of=int(self.held.sum()),
             text=text,
             verdict="right" if self.steps is not None else "same tokens",
@@ -378,17 +382,18 @@ class _Experiment:
         """Whether this answer counts as the full cache's come back."""
         if self.steps is None:
             return token_ids == self.answer
-        return contains_expected(self._words(token_ids), self.ask.expected)
+        return contains_expected(self._words(token_ids), self.ask.expected or "")
 
     def _expected_steps(self) -> np.ndarray | None:
         """Steps of the full answer that write the expected one; None where it is not in there."""
-        if not (self.ask.expected or "").strip() or not contains_expected(self.text, self.ask.expected):
+        expected = self.ask.expected or ""
+        if not expected.strip() or not contains_expected(self.text, expected):
             return None
         written = [self._decode(self.answer[: i + 1]) for i in range(len(self.answer))]
-        end = next(i for i, text in enumerate(written) if contains_expected(text + " ", self.ask.expected))
+        end = next(i for i, text in enumerate(written) if contains_expected(text + " ", expected))
         start = max(
             i for i in range(end + 1)
-            if contains_expected(self._decode(self.answer[i : end + 1]) + " ", self.ask.expected)
+            if contains_expected(self._decode(self.answer[i : end + 1]) + " ", expected)
         )  # fmt: skip
         return np.arange(start, end + 1)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 
@@ -40,6 +41,24 @@ class Probes:
     tail: list[tuple[torch.Tensor, torch.Tensor]]
 
 
+class Watcher(Protocol):
+    """Looks on while a wave decodes, and cuts its caches.
+
+    room  tokens until the next cut;  cuts  for each variant what it holds from each cut on.
+    """
+
+    cuts: list[list[Cut]]
+
+    @property
+    def room(self) -> int: ...
+
+    def saw(self, index: int, query: torch.Tensor) -> None:
+        """The queries of one layer, [V, Hq, T, d]."""
+
+    def fed(self, tokens: int) -> None:
+        """Called after every pass with the tokens it fed."""
+
+
 class Wave:
     """Variants decoded together on one prompt cache.
 
@@ -60,8 +79,8 @@ class Wave:
         self.layers = [list(blocks) for blocks in cache.layers]  # all but the tail
         self.tail_from = [0] * self.size  # tail rows before it are no longer in a variant's tail
         self.writing = [True] * self.size  # False: its answer is complete, what it is fed is filler
-        self.watcher = None  # of eviction while decoding: told of queries and of tokens fed
-        self._recorded: list[list[torch.Tensor]] | None = None  # queries of variant 0, by layer
+        self.watcher: Watcher | None = None  # of eviction while decoding
+        self._recorded: list[list[torch.Tensor]] = []  # queries of variant 0, by layer, once asked for
 
     @property
     def next_position(self) -> int:
@@ -136,7 +155,7 @@ class Wave:
         """The queries of variant 0 since `record`, and its tail."""
         return Probes(
             [torch.cat(queries, 1) for queries in self._recorded],
-            [tuple(side.clone() for side in self.tail_rows(i)) for i in range(len(self.layers))],
+            [(keys.clone(), values.clone()) for keys, values in map(self.tail_rows, range(len(self.layers)))],
         )
 
     def check_cancel(self) -> None:
@@ -154,7 +173,7 @@ class Wave:
         values[:, :, self.length : end] = value
         if self.watcher is not None:
             self.watcher.saw(index, query)
-        if self._recorded is not None:
+        if self._recorded:
             self._recorded[index].append(query[0].clone())
         parts = [
             kernels.ragged_attention(

@@ -59,7 +59,7 @@ def try_edits_stream(
     same_size: bool = True,
     *,
     trace: Trace | None = None,
-    scored: Scored | None = None,
+    scored: Scored[Trace] | None = None,
     cancel: threading.Event | None = None,
 ) -> Iterator[Event]:
     """`try_edits` as an iterator of events; the last one carries the result.
@@ -93,7 +93,7 @@ def _tried(
     variant: Variant,
     edits: Sequence[Edit],
     same_size: bool,
-    scored: Scored | None,
+    scored: Scored[Trace] | None,
     cancel: threading.Event | None,
 ) -> Iterator[Event]:
     prompt = dataclasses.replace(c.prompt, input_ids=torch.as_tensor(c.prompt.input_ids))
@@ -144,7 +144,7 @@ def edited_selections(
     out = []
     for (name, label), mask in zip(names, edited_masks(variant, edits, same_size, trace.model.info)):
         rows = [torch.from_numpy(np.ascontiguousarray(layer)) for layer in mask]
-        stage = np.where(mask, old.stage, 0)
+        stage = np.where(mask, 0 if old.stage is None else old.stage, 0)
         stage = np.where(mask & (stage == 0), 1, stage).astype(np.int8)
         readout = None
         if spec.readout is not None:  # what was evicted differs now, and so does what it left behind
@@ -157,15 +157,15 @@ def edited_selections(
                 entries=old.entries,
                 options=old.options,
                 mask=rows,
-                scores=_tensors(old.scores),
-                scores_raw=_tensors(old.scores_raw),
+                scores=_tensors(old.need_scores()),
+                scores_raw=_tensors(old.need_scores() if old.scores_raw is None else old.scores_raw),
                 budgets=torch.from_numpy(mask.sum(-1).astype(np.int64)),
                 protected=torch.from_numpy(old.protected),
                 stage=torch.from_numpy(stage),
                 cutoff=torch.as_tensor(old.cutoff),
                 scope=old.scope,
                 notes=["Changed by hand."],
-                first_scores=_tensors(old.first_scores),
+                first_scores=None if old.first_scores is None else _tensors(old.first_scores),
                 seconds=old.seconds,
                 readout=readout,
             )
@@ -173,8 +173,8 @@ def edited_selections(
     return out
 
 
-def _tensors(rows: Sequence[np.ndarray] | None) -> list[torch.Tensor] | None:
-    return None if rows is None else [torch.as_tensor(row) for row in rows]
+def _tensors(rows: Sequence[np.ndarray]) -> list[torch.Tensor]:
+    return [torch.as_tensor(row) for row in rows]
 
 
 def edited_masks(
@@ -183,7 +183,7 @@ def edited_masks(
     """bool [L, Hkv, n]: the edited mask, then one for each control."""
     point = variant.packed
     kept, protected = point.kept.mask(), point.kept.protected()
-    scores = worth(np.stack(point.scores).astype(np.float32))
+    scores = worth(np.stack(point.need_scores()).astype(np.float32))
     held = np.arange(kept.shape[-1]) >= window_starts(model, kept.shape[-1])[:, None]
     pinned, evicted = _wanted(edits, kept.shape)
     pinned &= held[:, None]

@@ -40,7 +40,7 @@ def single_tokens(trace: Trace, probes: Probes) -> dict[str, np.ndarray]:
 
 
 def at_stops(
-    scored: Scored, probes: Probes, p: Planned, shares: Sequence[float], alive: Callable[[], None]
+    scored: Scored[Trace], probes: Probes, p: Planned, shares: Sequence[float], alive: Callable[[], None]
 ) -> list[Point]:
     """What a method keeps at each of these shares, and its output errors. alive() may raise to stop."""
     if not shares:

@@ -103,10 +103,10 @@ class Search:
 
         Yields after every round of questions and returns the parts.
         """
-        parts = list(parts)
-        size = max(1, len(parts) // 2)
+        left = list(parts)
+        size = max(1, len(left) // 2)
         while True:
-            pieces = [parts[i : i + size] for i in range(0, len(parts), size)] if len(parts) > 1 else []
+            pieces = [left[i : i + size] for i in range(0, len(left), size)] if len(left) > 1 else []
             without = [_but(pieces, [i]) for i in range(len(pieces))]
             answers = self.ask([joined(rest) for rest in without])
             yield
@@ -116,10 +116,10 @@ class Search:
                 runs = sorted({len(spared) * k // 8 for k in range(1, 9)} - {0, 1, len(pieces)}, reverse=True)
                 rests = [_but(pieces, spared[:run]) for run in runs]
                 works = self.ask([joined(rest) for rest in rests])
-                parts = next((rest for rest, yes in zip(rests, works) if yes), without[spared[0]])
-                size = min(size, max(1, len(parts) // 2))
+                left = next((rest for rest, yes in zip(rests, works) if yes), without[spared[0]])
+                size = min(size, max(1, len(left) // 2))
             elif size == 1:
-                return parts
+                return left
             else:
                 size = max(1, size // 2)
 

@@ -56,7 +56,7 @@ def compare_stream(
     evict_every: int | None = Ask.evict_every,
     selections: Sequence[Selection] = (),
     trace: Trace | None = None,
-    scored: Scored | None = None,
+    scored: Scored[Trace] | None = None,
     limits: Settings | None = None,
     ask: Ask | None = None,
 ) -> Iterator[Event]:
@@ -100,10 +100,11 @@ class _Run:
         model: Model,
         prompt: Prompt,
         plan: Plan,
-        scored: Scored | None,
+        scored: Scored[Trace] | None,
         cancel: threading.Event | None,
     ):
-        self.model, self.prompt, self.plan, self.scored, self.cancel = model, prompt, plan, scored, cancel
+        self.model, self.prompt, self.plan, self.cancel = model, prompt, plan, cancel
+        self.held = scored  # the trace with its scores, once the prompt was read
         self.ask, self.n = plan.ask, prompt.n_compressible
         self.question = prompt.input_ids[self.n :].tolist()  # where it comes after what is compressed
         self.stops = stops_for(model, self.n, len(plan.methods)) if self.ask.lenses else ()
@@ -118,6 +119,11 @@ class _Run:
         self.scores: dict[str, np.ndarray] = {}
         self.at_stops: list[Point] = []
         self.answer_attention: AnswerAttention | None = None
+
+    @property
+    def scored(self) -> Scored[Trace]:
+        assert self.held is not None, "read first"
+        return self.held
 
     @property
     def trace(self) -> Trace:
@@ -142,13 +148,13 @@ class _Run:
             done = sum(v.finished not in ("", "cancelled") for v in self.variants)
             message = f"Stopped. {done} of {self.plan.answers} answers are finished and shown."
             self.notes.append(message)
-        result = None if self.scored is None else self._result()
-        yield Event("done", message, 1, 1, 0.0, result=result, scored=self.scored)
+        result = None if self.held is None else self._result()
+        yield Event("done", message, 1, 1, 0.0, result=result, scored=self.held)
 
     def _read(self) -> Iterator[Event]:
-        if self.scored is None:
+        if self.held is None:
             trace = yield from prefill_events(self.model, self.prompt, self.plan.needs, self.cancel)
-            self.scored = Scored(trace)
+            self.held = Scored(trace)
 
     def _score(self) -> Iterator[Event]:
         """Score layer by layer, all methods and all places where a context may end, then select."""
@@ -293,7 +299,7 @@ class _Run:
             self._alive()
             yield Event("measure", f"{label_of(p.method, p.used)} at every budget", number, total)
             largest = max((v for v in self.variants if v.method == p.name), key=lambda v: v.entries)
-            self.scores[p.name] = np.stack(largest.packed.scores)
+            self.scores[p.name] = np.stack(largest.packed.need_scores())
             self.at_stops += at_stops(self.scored, self.probes, p, self.stops, self._alive)
         yield Event("measure", "What each answer token looked at", 0, 0)
         kept = {f"{p.method}@{p.budget}": p.kept for p in self.at_stops}

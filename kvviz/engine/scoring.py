@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
 
@@ -19,6 +19,7 @@ from kvviz.methods.layer import LayerView, Rows
 from kvviz.methods.spec import Scores
 
 Options = Mapping[str, Any]
+RowsT = TypeVar("RowsT", bound=Rows)
 
 
 @dataclass(frozen=True)
@@ -129,13 +130,13 @@ class MethodScores:
         return self._wide[key]
 
 
-class Scored:
+class Scored(Generic[RowsT]):
     """A trace with the scores made of it so far.
 
     Pass it on (`select_from`, `compare(scored=...)`) and nothing that was scored is scored again.
     """
 
-    def __init__(self, trace: Rows):
+    def __init__(self, trace: RowsT):
         self.trace = trace
         self._held: dict[tuple, MethodScores] = {}
 
@@ -176,7 +177,7 @@ class Scored:
         return method.id, method.scoring_options(options), contexts, _file_of(self.trace.model, method)
 
 
-def score(trace: Rows, wanted: Sequence[Wanted]) -> Scored:
+def score(trace: RowsT, wanted: Sequence[Wanted]) -> Scored[RowsT]:
     """Score a trace for several methods and budgets at once."""
     scored = Scored(trace)
     for _ in scored.add(wanted):

@@ -30,14 +30,14 @@ def called_as(stream: Callable[P, S]) -> Callable[[Callable[[S], R]], Callable[P
     """Makes a function of what `stream` gives into one that is called with the arguments of `stream`."""
 
     def take(fn: Callable[[S], R]) -> Callable[P, R]:
-        @functools.wraps(fn)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             return fn(stream(*args, **kwargs))
 
+        named: Any = functools.update_wrapper(call, fn)
         returns = inspect.signature(fn).return_annotation
-        call.__signature__ = inspect.signature(stream).replace(return_annotation=returns)
-        del call.__wrapped__
-        return call
+        named.__signature__ = inspect.signature(stream).replace(return_annotation=returns)
+        del named.__wrapped__
+        return named
 
     return take
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Generator, Iterable
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from typing import Any, ClassVar
@@ -114,7 +114,9 @@ class Trace:
         return self.extras[need][index]
 
 
-def needs_of(methods: Iterable[str], options: dict[str, dict] | None = None) -> frozenset[str]:
+def needs_of(
+    methods: Iterable[str], options: Mapping[str, Mapping[str, Any]] | None = None
+) -> frozenset[str]:
     """The union of what the named methods need beyond keys, values and window queries."""
     needs: set[str] = set()
     for name in methods:
@@ -161,7 +163,7 @@ def prefill_steps(
 ) -> Generator[tuple[int, int], None, Trace]:
     """The same in steps: yields (tokens read, tokens in all) after every chunk, returns the trace."""
     n = prompt.n_compressible
-    ids = prompt.input_ids[:n].to(model.device)
+    ids = torch.as_tensor(prompt.input_ids[:n]).to(model.device)
     reader = _Reader(model, n, [OBSERVERS[need](model, n) for need in sorted(needs)], cancel)
     seconds = {"prefill": 0.0}
     chunk = settings().prefill_chunk

@@ -94,7 +94,7 @@ def measure(model: Model, name: str, items: Sequence[Item], study: Study) -> Ite
 
     name  the model as the sweep calls it. Under the question-agnostic protocol the document is read once.
     """
-    held: Scored | None = None
+    held: Scored[Trace] | None = None
     for item in items:
         started = time.perf_counter()
         run, reason = None, ""
@@ -120,8 +120,8 @@ def measure(model: Model, name: str, items: Sequence[Item], study: Study) -> Ite
 
 
 def _measured(
-    model: Model, name: str, item: Item, study: Study, held: Scored | None
-) -> tuple[list[dict[str, Any]], bytes | None, Scored]:
+    model: Model, name: str, item: Item, study: Study, held: Scored[Trace] | None
+) -> tuple[list[dict[str, Any]], bytes | None, Scored[Trace]]:
     prompt = build_prompt(model, item.document, item.question, protocol=study.protocol)
     asked = study.ask_of(item)
     ask, reasons = _possible(model, prompt, asked)
@@ -149,7 +149,7 @@ def _measured(
 
 def _same_reading(trace: Trace, prompt: Prompt, needs: frozenset[str]) -> bool:
     n = prompt.n_compressible
-    same = trace.n == n and torch.equal(trace.prompt.input_ids[:n], prompt.input_ids[:n])
+    same = trace.n == n and torch.equal(*(torch.as_tensor(p.input_ids[:n]) for p in (trace.prompt, prompt)))
     return same and needs <= trace.needs
 
 

@@ -35,8 +35,8 @@ def haystack_words(name: str, count: int, seed: int) -> list[str]:
     if name == "own":
         rng = random.Random(f"haystack/{seed}")
         prose = prose_sentences(seed % N_TEXTS, rng)
-        words = itertools.chain.from_iterable(sentence.split() for sentence in prose)
-        return list(itertools.islice(words, count))
+        endless = itertools.chain.from_iterable(sentence.split() for sentence in prose)
+        return list(itertools.islice(endless, count))
     if name != "essays":
         raise InputError(f"There is no haystack {name!r}; choose {' or '.join(HAYSTACKS)}.")
     words = essays().split()

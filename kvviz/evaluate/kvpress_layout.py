@@ -38,7 +38,7 @@ def write_kvpress(out: Path, items: Sequence[Item]) -> list[Path]:
         aware = ["query_aware"] if protocol == QUESTION_AWARE else []
         press = "no_press" if method == "full" else method
         parts = [task or "items", str(model).replace("/", "--"), press, f"{removed:.2f}", *aware]
-        folder = out / "kvpress" / "__".join(re.sub(r"[^\w.=,-]", "-", part) for part in parts)
+        folder = out / "kvpress" / "__".join(re.sub(r"[^\w.=,-]", "-", str(part)) for part in parts)
         folder.mkdir(parents=True, exist_ok=True)
         predictions = pd.DataFrame([_prediction(known[row["item"]], row) for _, row in answered.iterrows()])
         predictions["compression_ratio"] = removed

@@ -10,11 +10,14 @@ from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvviz.errors import KvvizError
 from kvviz.evaluate.cells import Measured, Study, cell_key, failed_rows, measure
 from kvviz.evaluate.items import Item
+
+if TYPE_CHECKING:  # torch is loaded where work is done
+    from kvviz.models import Model
 
 _TRIES = 2  # a cell that kills its worker this often is a failure
 
@@ -44,7 +47,8 @@ class Bench:
 
     def __init__(self, study: Study, device: str = "auto", threads: int = 0):
         self.study, self.device, self.threads = study, device, threads
-        self.name, self.model = "", None
+        self.name = ""
+        self.model: Model | None = None
 
     def work(self, job: Job) -> Iterator[Measured]:
         """The cells of a job. KvvizError where its model cannot be loaded."""
@@ -58,6 +62,7 @@ class Bench:
             self.name, self.model = "", None  # the memory of one model must do
             self.model = load_model(job.model, dtype=self.study.dtype, device=self.device)
             self.name = job.model
+        assert self.model is not None
         yield from measure(self.model, job.model, job.items, self.study)
 
 
@@ -110,17 +115,20 @@ def work_on_processes(
         while any(desk.job for desk in desks.values()) or (waiting and not cancel.is_set()):
             for desk in desks.values():
                 while desk.job is None and waiting and not cancel.is_set():
-                    job = waiting.popleft()
-                    if job.model not in failed:
-                        desk.give(job)
-            for pipe in wait([d.pipe for d in desks.values() if d.job], timeout=0.5):
-                desk = desks[pipe]
+                    following = waiting.popleft()
+                    if following.model not in failed:
+                        desk.give(following)
+            ready = wait([d.pipe for d in desks.values() if d.job], timeout=0.5)
+            for pipe, desk in list(desks.items()):
+                job = desk.job
+                if job is None or pipe not in ready:
+                    continue
                 try:
                     said = pipe.recv()
                 except (EOFError, OSError):
-                    rest, code = desk.job, desk.end()
+                    code = desk.end()
                     del desks[pipe]
-                    rest, lost = again(rest, study, tries, _death(code))
+                    rest, lost = again(job, study, tries, _death(code))
                     yield from lost
                     waiting.extendleft(rest)
                     fresh = _Desk(context, study, desk.device, threads)
@@ -134,7 +142,7 @@ def work_on_processes(
                         failed.add(said.model)
                         yield said
                 else:
-                    desk.job = desk.job.after(1)
+                    desk.job = job.after(1)
                     yield said
             if cancel.is_set():
                 return
@@ -147,7 +155,8 @@ class _Desk:
     """One worker process, the pipe to it and the job it is at."""
 
     def __init__(self, context: Any, study: Study, device: str, threads: int):
-        self.device, self.job = device, None
+        self.device = device
+        self.job: Job | None = None
         self.pipe, theirs = context.Pipe()
         self.process = context.Process(target=_serve, args=(theirs, study, device, threads), daemon=True)
         self.process.start()

@@ -99,9 +99,9 @@ def ablation_figure(table: AblationTable) -> go.Figure:
     for (method, setting), row in table.cells.items():
         i, j = table.methods.index(method), table.settings.index(setting)
         kl[i, j] = np.nan if row.mean_kl is None else row.mean_kl
-        judged = {"right": "right", "wrong": "wrong", "": "no verdict"}[row.verdict]
+        said = {"right": "right", "wrong": "wrong", "": "no verdict"}[row.verdict]
         words[i][j] = (
-            f"{table.labels[i]}, window {row.window}, {pooling_words(row.pool_kind, row.pool)}: {judged}, "
+            f"{table.labels[i]}, window {row.window}, {pooling_words(row.pool_kind, row.pool)}: {said}, "
             f"KL {text.kl(row.mean_kl)}, {text.quoted(row.text, 60)}"
         )
         signs[i][j] = SIGNS[row.verdict]

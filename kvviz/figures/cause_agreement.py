@@ -58,7 +58,7 @@ def cause_agreement_table(c: Comparison, a: str, b: str | None, k: float | int) 
         rho=[r.rho for r in rows],
         low=[r.low for r in rows],
         high=[r.high for r in rows],
-        passages=sum(e.passage.kind == "document" for e in found.of("taken_out", "passage")),
+        passages=sum(e.piece.kind == "document" for e in found.of("taken_out", "passage")),
     )
 
 

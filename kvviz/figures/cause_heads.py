@@ -63,8 +63,9 @@ def cause_heads_table(c: Comparison, method: str, k: float | int, direction: str
     effect, entries = np.full(shape, np.nan), np.zeros(shape, np.int64)
     words = [["not tried"] * shape[1] for _ in range(shape[0])]
     for e in rows:
-        effect[e.layer, e.head], entries[e.layer, e.head] = e.effect, e.entries
-        words[e.layer][e.head] = f"{said.unit_words(c, e)}: {said.effect_words(e, direction)}"
+        layer, head = e.cell
+        effect[e.cell], entries[e.cell] = e.effect, e.entries
+        words[layer][head] = f"{said.unit_words(c, e)}: {said.effect_words(e, direction)}"
     return CauseHeadsTable(
         text.label(c, method), text.budget_name(c, k), direction, effect, entries, words, found.gap
     )

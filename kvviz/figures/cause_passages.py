@@ -47,10 +47,10 @@ class CausePassagesTable(Table):
         """See `Table.columns`."""
         rows = self.rows_
         return {
-            "first token": [e.passage.start for e in rows],
-            "last token": [e.passage.end - 1 for e in rows],
-            "part": [e.passage.kind for e in rows],
-            "text": [text.shortened(e.passage.text, 200) for e in rows],
+            "first token": [e.piece.start for e in rows],
+            "last token": [e.piece.end - 1 for e in rows],
+            "part": [e.piece.kind for e in rows],
+            "text": [text.shortened(e.piece.text, 200) for e in rows],
             f"nats {SIGNS[self.direction][0]}": [e.effect for e in rows],
             "entries": [e.entries for e in rows],
         }
@@ -59,7 +59,7 @@ class CausePassagesTable(Table):
 def cause_passages_table(c: Comparison, method: str, k: float | int, direction: str) -> CausePassagesTable:
     """What putting back, or taking out, each passage's entries does."""
     found = said.need_causes(c, method, k)
-    rows = sorted(found.of(direction, "passage"), key=lambda e: e.passage.start)
+    rows = sorted(found.of(direction, "passage"), key=lambda e: e.piece.start)
     if not rows:
         way = said.DIRECTIONS[direction].format(text.label(c, method))
         raise InputError(f"Passages were not {way} here.")
@@ -75,7 +75,7 @@ def cause_passages_figure(table: CausePassagesTable) -> go.Figure:
     effects = np.array([e.effect for e in table.rows_])
     traces: list[dict[str, Any]] = []
     for kind, name, colour, pattern in _KINDS:
-        at = [i for i, e in enumerate(table.rows_) if e.passage.kind == kind]
+        at = [i for i, e in enumerate(table.rows_) if e.piece.kind == kind]
         if at:
             traces.append(_bars(table, at, name, colour, pattern))
     best = int(effects.argmax())
@@ -112,10 +112,10 @@ def _bars(table: CausePassagesTable, at: list[int], name: str, colour: str, patt
                              "bgcolor": role(colour), "fillmode": "replace"}  # fmt: skip
     return {
         "type": "bar",
-        "x": [(e.passage.start + e.passage.end - 1) / 2 for e in rows],
+        "x": [(e.piece.start + e.piece.end - 1) / 2 for e in rows],
         "y": np.array([e.effect for e in rows], np.float32),
-        "width": [e.passage.end - e.passage.start for e in rows],
-        "customdata": [[e.passage.start, e.passage.end, table.words[i]] for i, e in zip(at, rows)],
+        "width": [e.piece.end - e.piece.start for e in rows],
+        "customdata": [[e.piece.start, e.piece.end, table.words[i]] for i, e in zip(at, rows)],
         "name": inert(name),
         "showlegend": True,
         "hoverinfo": "none",

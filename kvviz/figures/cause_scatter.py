@@ -116,7 +116,7 @@ def cause_scatter_figure(table: CauseScatterTable) -> go.Figure:
 
 def _place(e: Effect) -> list[int]:
     """[layer, head] of a head, [start, end] of a passage: what a click chooses."""
-    return [e.layer, e.head] if e.passage is None else [e.passage.start, e.passage.end]
+    return list(e.cell) if e.passage is None else [e.passage.start, e.passage.end]
 
 
 def _short(e: Effect) -> str:

@@ -47,7 +47,7 @@ class SweepTable(Table):
     message: str
     budget: float  # share that is shown elsewhere on the page
 
-    def columns(self):
+    def columns(self) -> dict[str, list[Any]]:
         """See `Table.columns`."""
         columns: dict[str, list[Any]] = {"method": [], "share": [], self.measure: []}
         if self.measure == "output_error":
@@ -165,7 +165,7 @@ def _found_series(c: Comparison, row: Measure, look: Against) -> Series | None:
     """The cache that a search found: one point at its true size; None where it has no such value."""
     if c.would_do is None:
         return None
-    found, point = c.would_do, c.at(FOUND, 1.0)
+    found, point = c.would_do, c.would_do.point
     judged = verdict(found.text, look.expected)
     own = {"kl": found.kl, "bytes": float(found.bytes), "improved": None,
            "expected": float(judged == "right") if judged else None}  # fmt: skip

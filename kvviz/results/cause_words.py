@@ -109,7 +109,7 @@ def would_do_sentence(c: Comparison, found: Causes) -> str:
     would = found.would_do
     if would is None:
         return ""
-    whole = int(c.at("full", 1.0).kept.counts().sum())
+    whole = int(c.whole.kept.counts().sum())
     said = (
         f"A cache of {text.count(would.entries)} of {text.count(whole)} entries "
         f"({text.share(would.entries / whole)}, {text.mb(would.bytes)}) gives the full cache's answer, "

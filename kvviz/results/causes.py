@@ -46,6 +46,18 @@ class Effect:
     token: int | None = None
 
     @property
+    def cell(self) -> tuple[int, int]:
+        """(layer, KV head) of a head's effect."""
+        assert self.layer is not None and self.head is not None
+        return self.layer, self.head
+
+    @property
+    def piece(self) -> Passage:
+        """The passage of a passage's effect."""
+        assert self.passage is not None
+        return self.passage
+
+    @property
     def place(self) -> tuple:
         """(unit, layer, head, first token of the passage, token): what tells it from all others."""
         start = None if self.passage is None else self.passage.start
@@ -225,8 +237,9 @@ class Causes:
             return None
         found = np.full(self.n, np.nan)
         if tokens:
-            found[[e.token for e in tokens]] = [e.effect for e in tokens]
+            for e in tokens:
+                found[e.token] = e.effect
             return found
         for e in pieces:
-            found[e.passage.start : e.passage.end] = e.effect / (e.passage.end - e.passage.start)
+            found[e.piece.start : e.piece.end] = e.effect / (e.piece.end - e.piece.start)
         return found

@@ -16,7 +16,8 @@ NEAR = 10  # a token among so many likeliest was not lost
 
 def expected_steps(tokens: Sequence[str], expected: str | None) -> range:
     """The tokens of an answer that write the expected one: the shortest stretch; empty where none do."""
-    if not (expected or "").strip() or not contains_expected("".join(tokens), expected):
+    expected = expected or ""
+    if not expected.strip() or not contains_expected("".join(tokens), expected):
         return range(0)
     has = lambda first, last: contains_expected("".join(tokens[first : last + 1]) + " ", expected)  # noqa: E731
     last = next(i for i in range(len(tokens)) if has(0, i))
@@ -56,8 +57,8 @@ def looked_words(c: Comparison, step: int, answers: Sequence[tuple[str, str]], l
     answers  (label, key) of the kept sets, those that are not known left out.
     """
     seen = c.answer_attention
-    known = [(label, key) for label, key in answers if seen is not None and key in seen.keys]
-    if not known:
+    known = [] if seen is None else [(label, key) for label, key in answers if key in seen.keys]
+    if seen is None or not known:
         return ""
     gone = [(label, seen.gone(key, layer, head)[step], seen.gone_document(key, layer, head)[step])
             for label, key in known]  # fmt: skip

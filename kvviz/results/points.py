@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from kvviz.errors import InputError
 from kvviz.identity import MethodRef
 from kvviz.results.kept import KeptSet
 
@@ -125,6 +126,12 @@ class Point:
             notes=s.notes,
             seconds=s.seconds,
         )
+
+    def need_scores(self) -> Sequence[np.ndarray]:
+        """The scores; InputError where none were stored."""
+        if self.scores is None:
+            raise InputError(f"No scores of {self.label or self.method} are stored here: compare again.")
+        return self.scores
 
     @property
     def entries(self) -> int:

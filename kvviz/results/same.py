@@ -55,7 +55,9 @@ def _with_equal(c: Comparison, variants: Sequence[Variant]) -> str:
 def same_settings(c: Comparison, a: str, b: str | None, k: float | int) -> dict[str, Any] | None:
     """B with A's settings where they differ: {"method": its name, "label", "held": whether the run has it,
     "decoded": whether at k}; None where they do not, or one of the two was not decoded."""
-    one, other = c.variant(a, k), c.variant(b, k) if b else None
+    if not b:
+        return None
+    one, other = c.variant(a, k), c.variant(b, k)
     if one is None or other is None:
         return None
     apart = _apart(one, other)

@@ -68,7 +68,7 @@ def branch_events(
         spec, _ = parse_method(v.method)
         if spec.readout is not None:
             readout = lambda mask: spec.readout(trace, mask, v.entries, v.options)  # noqa: E731
-    mask = c.at(FULL, 1.0).kept.mask() if v is c.full else v.packed.kept.mask()
+    mask = c.whole.kept.mask() if v is c.full else v.packed.kept.mask()
     yield Event("decode", "Going on from the chosen token", scored=held)
     trials = Trials(trace, readout, cancel)
     ids, _ = next(trials.follow([mask], [list(v.token_ids)], TOP))

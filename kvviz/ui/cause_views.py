@@ -10,7 +10,7 @@ from kvviz.errors import InputError
 from kvviz.results import cause_words as said
 from kvviz.results import fork_words
 from kvviz.results import words as text
-from kvviz.results.attention import decode
+from kvviz.results.attention import AnswerAttention, decode
 from kvviz.results.causes import PUT_BACK, TAKEN_OUT, Causes
 from kvviz.results.comparison import FULL, Comparison
 from kvviz.results.passages import passages
@@ -134,7 +134,7 @@ def looked_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any
     lost = None if gone is None else ~gone.kept.mask()
     return {
         "all": not alone,
-        "rows": {str(s): _codes(c, s, layer, head, lost) for s in steps},
+        "rows": {str(s): _codes(c, seen, s, layer, head, lost) for s in steps},
         "words": {str(s): fork_words.looked_words(c, s, answers, layer, head) for s in steps},
         "where": text.place(layer, head) or "all heads",
     }
@@ -143,17 +143,19 @@ def looked_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any
 def _kept_keys(c: Comparison, chosen: Chosen) -> list[tuple[str, str]]:
     """(label, key) of A's and B's kept sets: a decoded answer, else the stop of the slider."""
     found = []
-    for method in (chosen.a, chosen.b):
-        point = c.at(method, chosen.budget) if method else None
+    for method in filter(None, (chosen.a, chosen.b)):
+        point = c.at(method, chosen.budget)
         if point is not None:
             budget = point.budget if point.answer is None else point.answer.budget
             found.append((text.label(c, method), f"{method}@{budget}"))
     return found
 
 
-def _codes(c: Comparison, step: int, layer: int | None, head: int | None, lost: np.ndarray | None) -> str:
+def _codes(
+    c: Comparison, seen: AnswerAttention, step: int, layer: int | None, head: int | None,
+    lost: np.ndarray | None,
+) -> str:  # fmt: skip
     """A character a token under compression: "0" plus its shade, plus HOLLOW."""
-    seen = c.answer_attention
     weight = seen.weights(step, layer, head)
     start, end = c.prompt.document_span
     top = float(weight[start : min(end, c.n)].max(initial=0)) or 1.0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -213,3 +215,10 @@ def test_an_edited_set_can_be_edited_again_and_again(model, run):
         method = c.variants[-1].method
         assert method == f"snapkv:window=4+edit{number}"
         assert kept(c.variants[-1])[:, :, 20 + number].all()
+
+
+def test_a_kept_set_without_scores_says_that_it_must_be_compared_again(run):
+    variant = run[0].variants[0]
+    bare = dataclasses.replace(variant, selection=dataclasses.replace(variant.packed, scores=None))
+    with pytest.raises(InputError, match="compare again"):
+        edited_masks(bare, [MIDDLE], True, run[0].model)
