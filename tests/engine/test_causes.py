@@ -82,14 +82,19 @@ def test_all_put_back_is_the_whole_cache_and_all_taken_out_is_the_method():
     assert same.logp == pytest.approx(method.logp, abs=1e-5)
 
 
-def test_waves_change_nothing(monkeypatch):
+@pytest.mark.parametrize("suffix", [0, 5])
+def test_waves_change_nothing(suffix, monkeypatch):
     model = make_model("llama")
-    trace = trace_of(model, 40)
+    trace = trace_of(model, 40, suffix)
     rng = np.random.default_rng(0)
     masks = [rng.random(kept_of(trace).shape) < 0.4 for _ in range(9)]
     answer = found_answer(model, trace)
     together = list(Trials(trace).force(masks, answer))
     written = [a.token_ids for a in Trials(trace).write(masks, 8)]
+    for look in (1, 3):  # what is out goes on no further, and nothing else changes
+        monkeypatch.setattr("kvviz.engine.trials.LOOK", look)
+        for whole in written[:3]:
+            assert list(Trials(trace).agree(masks, whole)) == [a == whole for a in written]
     narrow = dataclasses.replace(settings(), wave_bytes=1)
     monkeypatch.setattr("kvviz.engine.cache.settings", lambda: narrow)
     alone = Trials(trace)
