@@ -46,6 +46,7 @@ OTHER_METHODS = METHODS[:3] + METHODS[4:5]
 BUDGETS = (0.5, 0.3, 0.2, 0.1, 0.05)
 SEARCHED = (0.1, 0.2, 0.3, 0.5)
 TOKENS, NEW_TOKENS = 1000, 24
+WOULD_DO_TRIALS = 1000  # of the search for the cache that would do; what it found says where it stopped
 
 Say = Callable[[str], None]
 
@@ -141,7 +142,7 @@ def with_findings(model: Model, c: Comparison, method: str, budget: float, say: 
     say(f"{c.settings['title']}: what {method} lost at {budget:.0%}")
     events = causes_stream(
         model, c.prompt, method, budget, expected=c.expected, max_new_tokens=NEW_TOKENS, rescue=True,
-        would_do=True,
+        would_do=True, would_do_trials=WOULD_DO_TRIALS,
     )  # fmt: skip
     found = [event.result for event in events if event.result is not None][-1]
     decoded = [v for v in c.variants if v.selection is not None and v.budget == budget]
