@@ -98,7 +98,7 @@ def _heads(rows: pd.DataFrame) -> Found | str:
         return "The table has no criticalkv with its base snapkv, with output errors, at 20 % or less."
     per_item = mine.groupby("item").agg({"heads_improved": "mean", "document": "first"})
     return Found(
-        bootstrap_mean(per_item.heads_improved.astype(float), list(per_item.document)), 0.92, True,
+        bootstrap_mean(per_item.heads_improved.astype(float).tolist(), list(per_item.document)), 0.92, True,
         "Share of query heads whose output error at the answer's tokens is more than 1 % below SnapKV's, "
         "mean over items and budgets up to 20 %; L2 here, L1 in the paper, on Llama models of 7B and more",
     )  # fmt: skip
@@ -117,7 +117,7 @@ def _halves_loss(rows: pd.DataFrame) -> Found | str:
     loss = (b.full_score - b.score).astype(float)
     saved, ratio = base / 2 - loss, loss.sum() / base.sum()
     return Found(
-        bootstrap_mean(saved, list(a.document)), 0.0, True,
+        bootstrap_mean(saved.tolist(), list(a.document)), 0.0, True,
         f"Half of SnapKV's loss of score minus CriticalKV's, budgets up to 20 %; CriticalKV's loss is "
         f"{ratio:.0%} of SnapKV's",
     )  # fmt: skip
@@ -176,7 +176,7 @@ def _retains(method: str, share: float, least: float) -> Callable[[pd.DataFrame]
         kept = (used.score / used.full_score).astype(float)
         words = "Score as a share of the full cache's, over items that the full cache answers rightly"
         name = near.budget_name.iloc[0]
-        return Found(bootstrap_mean(kept, list(used.document)), least, True, f"{words}, at {name}")
+        return Found(bootstrap_mean(kept.tolist(), list(used.document)), least, True, f"{words}, at {name}")
 
     return test
 

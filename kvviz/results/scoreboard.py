@@ -68,12 +68,13 @@ def scoreboard(table: pd.DataFrame, measure: str) -> list[Line]:
     t = with_full(table)
     lines = []
     groups = t[t.method != FULL].groupby(["model", "protocol", "method", "budget_name"], sort=False)
-    for (model, protocol, method, budget), rows in groups:
+    for key, rows in groups:
+        model, protocol, method, budget = map(str, key)
         used = telling(rows, measure)
         if measure == "right":
             estimate = wilson(int(used.right.sum()), len(used))
         else:
-            estimate = bootstrap_mean(used[measure].astype(float), list(used.document))
+            estimate = bootstrap_mean(used[measure].astype(float).tolist(), list(used.document))
         lines.append(
             Line(
                 model, protocol, method, budget, float(rows.share.mean()), measure, estimate,
@@ -93,12 +94,12 @@ def paired(table: pd.DataFrame, a: str, b: str, measure: str) -> Paired:
     both = left.index.intersection(right.index)
     left, right = left.loc[both], right.loc[both]
     if measure == "right":
-        return mcnemar(left.right.astype(bool), right.right.astype(bool))
-    values = left[measure].astype(float), right[measure].astype(float)
-    return paired_means(*values, clusters=list(left.document))
+        return mcnemar(left.right.astype(bool).tolist(), right.right.astype(bool).tolist())
+    one, other = (side[measure].astype(float).tolist() for side in (left, right))
+    return paired_means(one, other, clusters=list(left.document))
 
 
 def parts(table: pd.DataFrame) -> list[tuple[str, str, Any]]:
     """(model, protocol, rows) one by one: what is never put together."""
-    return [(model, protocol, rows) for (model, protocol), rows in
-            table.groupby(["model", "protocol"], sort=False)]  # fmt: skip
+    groups = table.groupby(["model", "protocol"], sort=False)
+    return [(str(model), str(protocol), rows) for (model, protocol), rows in groups]
