@@ -167,7 +167,7 @@ def test_run_to_answers(visit_fresh):
     page = visit_fresh()
     fill_form(page)
     page.locator("#kv-run-button").click()
-    expect(page.locator("#kv-live .kv-live-card").first).to_be_visible()
+    expect(page.locator("#kv-live .kv-live-card")).not_to_have_count(0)  # it may be over already
     expect(page.locator("#kv-source")).to_contain_text("Your run")
     expect(page.locator(".kv-card")).to_have_count(3)
     drawn(page, "kv-kept-a")

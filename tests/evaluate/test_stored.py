@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import kvviz
+from kvviz.engine.ask import Ask
 from kvviz.results.verdict import contains_expected
 from kvviz.ui.runs import STORED
 
@@ -58,9 +59,8 @@ def test_recomputing_gives_the_stored_run(path, smollm):
         smollm, old.prompt.document, old.prompt.question, protocol=old.prompt.protocol
     )
     assert prompt.input_ids.tolist() == old.prompt.input_ids.tolist()
-    new = kvviz.compare(
-        smollm, prompt, old.methods, old.settings["budgets"], old.settings["max_new_tokens"], measures=()
-    )
+    ask = Ask.of_settings(old.settings)
+    new = kvviz.compare(smollm, prompt, old.methods, ask.budgets, ask.max_new_tokens, measures=())
     assert new.full.text == old.full.text
     same = [a.text == b.text for a, b in zip(new.variants, old.variants)]
     # Another machine's float32 sums may flip a near-tie; a whole run of flips would be another model.
