@@ -46,7 +46,8 @@ def _with_equal(c: Comparison, variants: Sequence[Variant]) -> str:
     ):
         settings = [setting for setting, verdicts in pairs.items() if verdicts == outcome]
         if settings:
-            said.append(f"{words} with {' and with '.join(settings)}")
+            named = " and with ".join(settings) if len(settings) < 3 else f"{len(settings)} other settings"
+            said.append(f"{words} with {named}")
     same = all(one == other for one, other in pairs.values())
     ending = ": here the settings decide, not the formula." if same and len(said) > 1 else "."
     return f"With equal settings, {'; '.join(said)}{ending}"
