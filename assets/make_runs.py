@@ -26,8 +26,6 @@ import kvviz
 from kvviz.engine.causes import causes_stream
 from kvviz.engine.experiment import Edit, try_edits
 from kvviz.engine.forks import fork
-from kvviz.engine.scoring import Scored
-from kvviz.engine.trace import needs_of, prefill
 from kvviz.errors import KvvizError
 from kvviz.evaluate.ablation import ablate
 from kvviz.evaluate.examples import examples
@@ -138,16 +136,16 @@ def _same_settings(c: Comparison, b: str, budget: float) -> list[str]:
 def with_findings(model: Model, c: Comparison, method: str, budget: float, say: Say) -> Comparison:
     """The run with what `method` at `budget` lost, the fork of every answer at that budget, and the grid of
     formulas and settings."""
-    shared = Scored(prefill(model, c.prompt, needs=needs_of(c.methods)))
     say(f"{c.settings['title']}: what {method} lost at {budget:.0%}")
     events = causes_stream(
         model, c.prompt, method, budget, expected=c.expected, max_new_tokens=NEW_TOKENS, rescue=True,
         would_do=True, would_do_trials=WOULD_DO_TRIALS,
     )  # fmt: skip
-    found = [event.result for event in events if event.result is not None][-1]
+    last = [event for event in events if event.result is not None][-1]
+    found = last.result
     decoded = [v for v in c.variants if v.selection is not None and v.budget == budget]
     caches = {v.key: v.packed.kept.mask() for v in decoded}
-    c = replace(c.with_causes(found), fork=fork(shared.trace, caches, NEW_TOKENS))
+    c = replace(c.with_causes(found), fork=fork(last.scored.trace, caches, NEW_TOKENS))
     say(f"gap {found.gap:.2f} nats; {found.trials} trials in {found.seconds:.0f} s")
     grid = ablate(model, c.prompt, FORMULAS, BUDGETS, expected=c.expected, max_new_tokens=NEW_TOKENS)
     return replace(c, ablation=grid)

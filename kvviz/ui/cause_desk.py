@@ -10,8 +10,8 @@ import gradio as gr
 
 from kvviz.errors import InputError, KvvizError
 from kvviz.results.comparison import FULL, Comparison
-from kvviz.ui import asks, worker
-from kvviz.ui.chosen import checked, whole
+from kvviz.ui import worker
+from kvviz.ui.chosen import whole
 from kvviz.ui.desk import Desk, failed, told
 from kvviz.ui.runs import Run
 from kvviz.ui.visitors import visitor
@@ -27,11 +27,9 @@ class CauseDesk:
 
     def find(self, event: gr.EventData, request: gr.Request) -> Iterator[str]:
         """Put back what A lost at this budget, head by head and passage by passage, and search the rescue."""
-        data = event._data if isinstance(event._data, dict) else {}
         try:
-            run = self.desk.store.get(data.get("run"))
-            c, ask = run.comparison, asks.check(run.recipe(), self.desk.limits)
-            chosen = checked(data.get("sel"), c)
+            data, run, ask, chosen = self.desk.pointed_at(event)
+            c = run.comparison
             v = c.variant(chosen.a, chosen.budget)
             if v is None or v.selection is None or not run.asked_for(v.method):
                 raise InputError("Choose a method and a budget that were decoded, then find the cause.")
@@ -46,11 +44,9 @@ class CauseDesk:
 
     def branch(self, event: gr.EventData, request: gr.Request) -> Iterator[str]:
         """Make one cache say another of its likely tokens, and write on from there."""
-        data = event._data if isinstance(event._data, dict) else {}
         try:
-            run = self.desk.store.get(data.get("run"))
-            c, ask = run.comparison, asks.check(run.recipe(), self.desk.limits)
-            chosen = checked(data.get("sel"), c)
+            data, run, ask, chosen = self.desk.pointed_at(event)
+            c = run.comparison
             method = {"a": chosen.a, "b": chosen.b}.get(str(data.get("side")))
             v = c.variant(method, chosen.budget) if method else c.full
             key = FULL if v is c.full else v.key if v is not None else ""

@@ -19,7 +19,6 @@ from kvviz.ui.chosen import Chosen, whole
 from kvviz.ui.runs import Run
 from kvviz.ui.views import view
 
-LOOK_STEPS = 4  # shades of attention in the text
 _LOOK_FROM = (0.02, 0.07, 0.2, 0.5)  # of the most attended token of the text
 HOLLOW = 8  # added to a shade: more than half of this attention fell on entries that A evicted
 MOST_LOOKS = 600_000  # codes sent at once; of longer texts one answer token at a time

@@ -16,7 +16,7 @@ from kvviz.errors import InputError, KvvizError
 from kvviz.results.comparison import Comparison
 from kvviz.settings import Settings
 from kvviz.ui import asks, worker
-from kvviz.ui.chosen import checked, edits_of
+from kvviz.ui.chosen import Chosen, checked, edits_of
 from kvviz.ui.engine import PageEngine
 from kvviz.ui.estimates import Estimates
 from kvviz.ui.line import Line
@@ -83,15 +83,20 @@ class Desk:
 
         yield from self._work(request, more, self._comparing(more, run.comparison), keep)
 
+    def pointed_at(self, event: gr.EventData) -> tuple[dict[str, Any], Run, asks.Request, Chosen]:
+        """What an event says, the run it is about, how that was asked, and what is chosen in it."""
+        data = event._data if isinstance(event._data, dict) else {}
+        run = self.store.get(data.get("run"))
+        ask = asks.check(run.recipe(), self.limits)
+        return data, run, ask, checked(data.get("sel"), run.comparison)
+
     def try_again(self, event: gr.EventData, request: gr.Request) -> Iterator[str]:
         """Decode A with entries pinned or evicted by hand, beside three random controls."""
         from kvviz.results.edits import edited
 
-        data = event._data if isinstance(event._data, dict) else {}
         try:
-            run = self.store.get(data.get("run"))
-            c, ask = run.comparison, asks.check(run.recipe(), self.limits)
-            chosen = checked(data.get("sel"), c)
+            data, run, ask, chosen = self.pointed_at(event)
+            c = run.comparison
             before = c.variant(chosen.a, chosen.budget)
             if before is None or before.selection is None or not run.asked_for(before.method):
                 raise InputError("Choose a method and a budget that were decoded, then try again.")

@@ -194,19 +194,23 @@ class Engine:
         self, ask: Request, cancel: threading.Event, progress: Progress, into: Comparison | None = None
     ) -> Iterator[Any]:
         """Events of one comparison; the last one carries the result. `into` is a run of the same prompt."""
-        key = (ask.model, ask.dtype)
-        self.models.get(key, cancel, progress)
+        key = self._loaded(ask, cancel, progress)
         if cancel.is_set():
             raise Cancelled("Stopped.")
         yield from _compare(key, ask, None if lent() else cancel, self.traces, into)
+
+    def _loaded(self, ask: Request, cancel: threading.Event, progress: Progress) -> tuple[str, str]:
+        """The key of the asked model, which is in memory from here on."""
+        key = (ask.model, ask.dtype)
+        self.models.get(key, cancel, progress)
+        return key
 
     def experiment(
         self, ask: Request, comparison: Comparison, variant: Any, edits: list[Any], same_size: bool,
         cancel: threading.Event, progress: Progress,
     ) -> Iterator[Any]:  # fmt: skip
         """Decode an edited cache and its random controls; the last event carries their comparison."""
-        key = (ask.model, ask.dtype)
-        self.models.get(key, cancel, progress)
+        key = self._loaded(ask, cancel, progress)
         stop = None if lent() else cancel
         yield from _try(key, comparison, variant, edits, same_size, stop, self.traces)
 
@@ -214,8 +218,7 @@ class Engine:
         self, ask: Request, comparison: Comparison, variant: Any, cancel: threading.Event, progress: Progress
     ) -> Iterator[Any]:
         """Put back what an answer's cache lost; the last event carries the run with what was found."""
-        key = (ask.model, ask.dtype)
-        self.models.get(key, cancel, progress)
+        key = self._loaded(ask, cancel, progress)
         yield from _find(key, comparison, variant, None if lent() else cancel, self.traces)
 
     def branch(
@@ -223,7 +226,6 @@ class Engine:
         cancel: threading.Event, progress: Progress,
     ) -> Iterator[Any]:  # fmt: skip
         """Go on from another token of an answer ("method@budget" or "full"), as its last event says."""
-        key = (ask.model, ask.dtype)
-        self.models.get(key, cancel, progress)
+        key = self._loaded(ask, cancel, progress)
         stop = None if lent() else cancel
         yield from _branch(key, comparison, answer, step, index, stop, self.traces)
