@@ -28,11 +28,11 @@ def add(parser: argparse.ArgumentParser) -> None:
         "measured again: run the same command to go on."
     )
     add = parser.add_argument
-    add("--items", required=True, metavar="WHERE",
-        help="a .jsonl file (context, input or question, answers), a "
-        "folder (texts with questions.jsonl or questions.csv, or .jsonl files) or a generated task: "
+    add("--items", required=True, nargs="+", metavar="WHERE",
+        help="one or several: a .jsonl file (context, input or question, answers), a folder (texts with "
+        "questions.jsonl or questions.csv, or .jsonl files) or a generated task: "
         '"task:NAME", with options "task:NAME:tokens=4000"')  # fmt: skip
-    add("--limit", type=int, default=None, metavar="N", help="only the first N items")
+    add("--limit", type=int, default=None, metavar="N", help="only the first N items of each")
     add_study(parser)
 
 
@@ -67,13 +67,15 @@ def add_study(parser: argparse.ArgumentParser, methods: str = "snapkv,criticalkv
 
 
 def run(args: argparse.Namespace) -> int:
-    from kvviz.evaluate.items import read_items
+    from kvviz.evaluate.items import TASK, checked, read_items
+
+    most = None if args.limit is None else whole(args.limit, "The number of items", 1)
 
     def items(tokenizer=None) -> Sequence[Item]:
-        found = read_items(args.items, tokenizer)
-        return found if args.limit is None else found[: whole(args.limit, "The number of items", 1)]
+        found = [item for where in args.items for item in read_items(where, tokenizer)[:most]]
+        return checked(found, " and ".join(args.items))
 
-    return run_study(args, items, needs_tokenizer=args.items.startswith("task:"))
+    return run_study(args, items, needs_tokenizer=any(where.startswith(TASK) for where in args.items))
 
 
 def run_study(args: argparse.Namespace, items, needs_tokenizer: bool) -> int:

@@ -209,6 +209,8 @@ def _head(name: str, item: Item, study: Study, method: str, budget: Any, n: int 
         "item": item.id,
         "task": item.task,
         "document": digest(item.document)[:12],
+        "length": _number(item.meta.get("asked_tokens"), int),
+        "depth": _number(item.meta.get("depth"), float),
         "protocol": study.protocol,
         "method": method,
         "budget": float(budget.value),
@@ -235,6 +237,11 @@ def _failed(
         for method, reason in reasons.items()
         for budget in study.ask.budgets
     ]
+
+
+def _number(value: Any, kind: type) -> Any:
+    """What an item says of itself, where the table can hold it: files of other people hold anything."""
+    return kind(value) if type(value) in (int, float) and abs(value) < 2**53 else None
 
 
 def _finite(value: Any) -> Any:

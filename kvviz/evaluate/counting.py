@@ -65,7 +65,7 @@ def variable_tracking(tokenizer: Any, tokens: int = 1000, count: int = 10, seed:
 
     return [
         fit(build, tokenizer, tokens, f"vt/{seed}/{number}", HOPS + 1, filler=NOISE)
-        .item(f"vt-{tokens}-{seed}-{number}", "vt", max_new_tokens=30, seed=seed)
+        .item(f"vt-{tokens}-{seed}-{number}", "vt", max_new_tokens=30, seed=seed, asked_tokens=tokens)
         for number in range(count)
     ]  # fmt: skip
 
@@ -114,7 +114,7 @@ def common_words(tokenizer: Any, tokens: int = 4000, count: int = 10, seed: int 
 
     return [
         fit(build, tokenizer, tokens, f"cwe/{seed}/{number}", N_COMMON + 1)
-        .item(f"cwe-{tokens}-{seed}-{number}", "cwe", max_new_tokens=120, seed=seed)
+        .item(f"cwe-{tokens}-{seed}-{number}", "cwe", max_new_tokens=120, seed=seed, asked_tokens=tokens)
         for number in range(count)
     ]  # fmt: skip
 
@@ -153,6 +153,6 @@ def frequent_words(tokenizer: Any, tokens: int = 1000, count: int = 10, seed: in
 
     return [
         fit(build, tokenizer, tokens, f"fwe/{seed}/{number}", 20)
-        .item(f"fwe-{tokens}-{seed}-{number}", "fwe", max_new_tokens=50, seed=seed)
+        .item(f"fwe-{tokens}-{seed}-{number}", "fwe", max_new_tokens=50, seed=seed, asked_tokens=tokens)
         for number in range(count)
     ]  # fmt: skip

@@ -36,6 +36,8 @@ class Sample:
 
     def item(self, id: str, task: str, metric: str = "contains_all", **meta: Any) -> Item:
         known = {"tokens": self.tokens, "cue": self.cue, "needles": list(self.hidden), **meta}
+        if len(self.hidden) == 1:
+            known["depth"] = round(self.document.index(self.hidden[0]) / len(self.document), 3)
         return Item(id, task, self.document, self.question, self.answers, metric, known)
 
 

@@ -58,7 +58,8 @@ def several_documents(
                 f"Whole documents of {Path(folder).name} come to {length:,} of {tokens:,} tokens for "
                 f"{one.id}; ask for another length, or bring more or shorter documents."
             )
-        meta = {**one.meta, "seed": seed, "max_new_tokens": 32, "tokens": length, "cue": sample.cue}
+        meta = {**one.meta, "seed": seed, "max_new_tokens": 32, "tokens": length, "asked_tokens": tokens,
+                "cue": sample.cue}  # fmt: skip
         items.append(
             Item(f"qa-{tokens}-{seed}-{one.id}", "qa", sample.document, sample.question, sample.answers,
                  "contains_part", meta)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -22,9 +22,10 @@ from typing import Any
 from kvviz.errors import InputError
 from kvviz.evaluate import counting
 from kvviz.evaluate.haystacks import HAYSTACKS, NOISE, haystack_words, split_sentences
-from kvviz.evaluate.items import Item
+from kvviz.evaluate.items import Item, read_items
 from kvviz.evaluate.lengths import Sample, check_size, fit
 from kvviz.evaluate.several import several_documents
+from kvviz.resources import asset
 
 NEEDLE = "One of the special magic {kind} for {key} is: {value}."
 _INTRO = "{some} special magic {kind} {are} hidden within the following text. Make sure to memorize it. "
@@ -144,17 +145,24 @@ def needle_items(
         items.append(
             fit(build, tokenizer, tokens, f"{name}/{seed}/{number}", smallest,
                 filler=NOISE if what.haystack == "noise" else "").item(
-                f"{name}-{tokens}-{seed}-{number}", name, max_new_tokens=128, seed=seed,
+                f"{name}-{tokens}-{seed}-{number}", name, max_new_tokens=128, seed=seed, asked_tokens=tokens,
                 haystack=haystack if what.haystack == "prose" else what.haystack,
             )
         )  # fmt: skip
     return items
 
 
-TASKS: dict[str, Callable[..., list[Item]]] = {
+def eight_documents(tokenizer: Any) -> Sequence[Item]:
+    """Eight short documents that come with kvviz, with three questions each; every item takes the answer that
+    stands in its document word for word."""
+    return read_items(asset("documents"))
+
+
+TASKS: dict[str, Callable[..., Sequence[Item]]] = {
     **{name: partial(needle_items, name=name) for name in NEEDLES},
     "vt": counting.variable_tracking,
     "cwe": counting.common_words,
     "fwe": counting.frequent_words,
     "qa": several_documents,
+    "documents": eight_documents,
 }

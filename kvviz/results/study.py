@@ -14,12 +14,14 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLE = "table.parquet"
-# Column -> Arrow type. `budget` is the number as asked (0.2 a share, 128 entries), `budget_name` tells 1
-# token from 100 %, `entries` are those kept per KV head on average. `kl` is in nats a step, `output_error`
-# the median over heads, `knew` how the item was answered without its document ("" where it was needed),
-# `reason` why there is no answer ("" where there is one).
+# Column -> Arrow type. `length` (tokens) is the one that was asked for and `depth`, from 0 to 1, the place
+# of what is hidden, where the item was made so; `n` is what the model read. `budget` is the number as asked
+# (0.2 a share, 128 entries), `budget_name` tells 1 token from 100 %, `entries` are those kept per KV head
+# on average. `kl` is in nats a step, `output_error` the median over heads, `knew` how the item was answered
+# without its document ("" where it was needed), `reason` why there is no answer ("" where there is one).
 COLUMNS = {
-    "model": "string", "item": "string", "task": "string", "document": "string", "protocol": "string",
+    "model": "string", "item": "string", "task": "string", "document": "string", "length": "int64",
+    "depth": "double", "protocol": "string",
     "method": "string", "label": "string", "options": "string", "budget": "double", "budget_name": "string",
     "share": "double", "entries": "int64", "n": "int64", "tokens_kept": "double",
     "answer": "string", "verdict": "string", "metric": "string", "score": "double", "empty": "bool",

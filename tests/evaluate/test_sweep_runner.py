@@ -79,6 +79,15 @@ def test_one_row_an_item_method_and_budget_with_the_full_cache_first(tiny, tmp_p
     assert [line["answer"] for line in lines] == list(table.answer)
 
 
+def test_the_table_says_asked_length_and_depth_where_an_item_was_made_so(tiny, tmp_path):
+    others = [{"depth": 1, "length": 7}, {"asked_tokens": "many", "depth": True}]  # of files of other people
+    metas = [{"asked_tokens": 500, "depth": 0.25}, *others]
+    sweep(tmp_path, what=[Item(f"i{n}", "t", TEXT * 2, "Who?", meta=meta) for n, meta in enumerate(metas)])
+    rows = read_table(tmp_path).drop_duplicates("item")
+    assert rows.depth.fillna(-1).tolist() == [0.25, 1.0, -1]
+    assert rows.length.fillna(-1).tolist() == [500, -1, -1]
+
+
 def test_the_manifest_says_what_was_measured_with_what(tiny, tmp_path):
     sweep(tmp_path, command=["kvviz", "sweep"])
     manifest = json.loads((tmp_path / "manifest.json").read_text())

@@ -14,7 +14,7 @@ from kvviz.evaluate.judging import judged
 from kvviz.evaluate.lengths import Sample, fit
 from kvviz.evaluate.tasks import NEEDLES, TASKS
 
-GENERATED = [name for name in TASKS if name != "qa"]
+GENERATED = [name for name in TASKS if name not in ("qa", "documents")]
 
 
 class PieceTokenizer:
@@ -44,7 +44,7 @@ def test_a_task_meets_its_length_and_is_right_by_its_own_answers(name, tokens):
     assert len({item.id for item in items}) == len({item.document for item in items}) == 2
     for item in items:
         assert abs(length(item) - tokens) <= 0.02 * tokens
-        assert item.meta["tokens"] == length(item)
+        assert item.meta["tokens"] == length(item) and item.meta["asked_tokens"] == tokens
         assert all(item.document.count(needle) == 1 for needle in item.meta["needles"])
         assert judged(item, "They are " + ", ".join(item.answers)) == ("right", 1.0)
         assert judged(item, "I do not know.") == ("wrong", 0.0)
@@ -166,6 +166,22 @@ def test_essays_are_a_haystack_once_they_are_fetched(tmp_path, monkeypatch):
         TASKS["niah_single_3"](TOKENIZER, count=1, tokens=8000, haystack="essays")
 
 
+def test_a_single_needle_says_how_deep_it_lies():
+    items = TASKS["niah_single_2"](TOKENIZER, tokens=800, count=4)
+    for item in items:
+        before = item.document[: item.document.index(item.meta["needles"][0])]
+        assert item.meta["depth"] == pytest.approx(len(before) / len(item.document), abs=1e-3)
+    assert len({item.meta["depth"] for item in items}) > 1
+
+
+def test_the_documents_that_come_along_hold_their_answers():
+    items = read_items("task:documents", TOKENIZER)
+    assert len(items) == 24 and len({item.document for item in items}) == 8
+    for item in items:
+        assert any(answer in item.document for answer in item.answers)
+        assert judged(item, f"It is {item.answers[0]}.") == ("right", 1.0)
+
+
 def test_every_needle_task_has_a_row():
     assert set(NEEDLES) < set(TASKS)
-    assert set(TASKS) - set(NEEDLES) == {"vt", "cwe", "fwe", "qa"}
+    assert set(TASKS) - set(NEEDLES) == {"vt", "cwe", "fwe", "qa", "documents"}
