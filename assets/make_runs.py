@@ -17,7 +17,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
@@ -34,6 +33,7 @@ from kvviz.models import Model
 from kvviz.results.comparison import Comparison
 from kvviz.results.edits import report
 from kvviz.results.same import same_settings
+from kvviz.results.story import Experiment, Opening, Places, Story
 from kvviz.results.verdict import contains_expected
 from kvviz.types import QUESTION_AGNOSTIC, QUESTION_AWARE
 from kvviz.ui.openings import opening
@@ -61,11 +61,13 @@ def lighthouse(model: Model, say: Say) -> Comparison:
         place, budget, b = found
         say(f"text {text}, place {place}, {budget:.0%}: SnapKV misses it, {b} finds it")
         c = _full_run(model, (*METHODS, *_same_settings(runs[place], b, budget)), cases[place])
-        c.settings["title"] = "The lighthouse ledger"
-        c.settings["label"] = "Chosen because methods disagree on it. Not a ranking."
-        c.settings["places"] = {"what": "Code", "found": _places(runs), "depths": list(DEPTHS)}
         mark = c.marks[0]
-        c.settings["opening"] = {"a": "snapkv", "b": b, "budget": budget, "tok": [mark.start, mark.end]}
+        c.story = Story(
+            title="The lighthouse ledger",
+            label="Chosen because methods disagree on it. Not a ranking.",
+            opening=Opening("snapkv", b, budget, (mark.start, mark.end)),
+            places=Places(_places(runs), "Code", DEPTHS),
+        )
         return with_findings(model, c, "snapkv", budget, say)
     raise KvvizError("In none of the texts do the methods disagree as the example needs. Change the texts.")
 
@@ -83,9 +85,9 @@ def others(model: Model, say: Say) -> dict[str, Comparison]:
                 NeedleCase(example.document, q.question, q.expected, "", 0),
                 example.protocol,
             )
-            c.settings["title"] = f"{example.title} (question {number})"
+            c.story = Story(title=f"{example.title} (question {number})")
             start = opening(c)
-            out[f"{example.id}-{number}"] = with_findings(model, c, start["a"], start["budget"], say)
+            out[f"{example.id}-{number}"] = with_findings(model, c, start.a, start.budget, say)
     return out
 
 
@@ -112,10 +114,10 @@ def _disagreement(runs: list[Comparison]) -> tuple[int, float, str] | None:
     return None
 
 
-def _places(runs: list[Comparison]) -> dict[str, dict[str, list[bool]]]:
+def _places(runs: list[Comparison]) -> dict[str, dict[float, tuple[bool, ...]]]:
     """{method: {share: found at each place}}."""
     return {
-        method: {str(b): [_right(c, c.variant(method, b).text) for c in runs] for b in BUDGETS}
+        method: {b: tuple(_right(c, c.variant(method, b).text) for c in runs) for b in BUDGETS}
         for method in METHODS
     }
 
@@ -136,7 +138,7 @@ def _same_settings(c: Comparison, b: str, budget: float) -> list[str]:
 def with_findings(model: Model, c: Comparison, method: str, budget: float, say: Say) -> Comparison:
     """The run with what `method` at `budget` lost, the fork of every answer at that budget, and the grid of
     formulas and settings."""
-    say(f"{c.settings['title']}: what {method} lost at {budget:.0%}")
+    say(f"{c.story.title}: what {method} lost at {budget:.0%}")
     events = causes_stream(
         model, c.prompt, method, budget, expected=c.expected, max_new_tokens=NEW_TOKENS, rescue=True,
         would_do=True, would_do_trials=WOULD_DO_TRIALS,
@@ -151,11 +153,11 @@ def with_findings(model: Model, c: Comparison, method: str, budget: float, say: 
     return replace(c, ablation=grid)
 
 
-def pin_experiment(model: Model, c: Comparison) -> dict[str, Any]:
+def pin_experiment(model: Model, c: Comparison) -> Experiment:
     """The experiment the example ships: M1 pinned in all heads of A at the opening budget, whatever comes."""
-    opening = c.settings["opening"]
-    before = c.variant(opening["a"], opening["budget"])
-    edits = [Edit("pin", *opening["tok"])]
+    start = c.story.opening
+    before = c.variant(start.a, start.budget)
+    edits = [Edit("pin", *start.tok)]
     tried = try_edits(model, c, before.method, before.budget, edits)
     return report(c, before, tried.variants, edits)
 
@@ -164,8 +166,8 @@ def make(folder: Path, say: Say = print) -> list[Path]:
     """Compute all stored runs and write them to `folder`, the one the page opens on first."""
     model = kvviz.load_model("smollm2-135m", dtype="float32")
     first = lighthouse(model, say)
-    first.settings["experiment"] = pin_experiment(model, first)
-    say(first.settings["experiment"]["sentence"])
+    first.story = replace(first.story, experiment=pin_experiment(model, first))
+    say(first.story.experiment.sentence)
     folder.mkdir(parents=True, exist_ok=True)
     paths = [first.save(folder / "1-lighthouse-ledger.zip", rounded=True)]
     for number, (name, c) in enumerate(others(model, say).items(), 2):

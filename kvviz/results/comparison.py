@@ -19,6 +19,7 @@ from kvviz.results.causes import FOUND, Causes, WouldDo
 from kvviz.results.fork import Fork
 from kvviz.results.kept import KeptSet, everything, nearest, window_starts
 from kvviz.results.points import Point, Variant
+from kvviz.results.story import Story
 from kvviz.results.words import budget_name, budget_share
 from kvviz.types import Mark, ModelInfo, Prompt
 
@@ -49,6 +50,7 @@ class Comparison:
                      of the head's output if this token alone is removed).
     causes           {"method@budget": what its lost entries did}, as far as it was tried (`with_causes`).
     fork, answer_attention, ablation  None where they were not asked for.
+    story            what a stored example says of itself.
     """
 
     model: ModelInfo
@@ -68,6 +70,7 @@ class Comparison:
     fork: Fork | None = None
     answer_attention: AnswerAttention | None = None
     ablation: Ablation | None = None
+    story: Story = Story()
 
     def __repr__(self) -> str:
         """A few lines: what was run and what is in it."""

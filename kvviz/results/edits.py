@@ -13,14 +13,15 @@ from kvviz.identity import MethodRef
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison, Point, Variant
 from kvviz.results.measures import MEASURE, Against, kl_of
+from kvviz.results.story import Experiment
 from kvviz.results.verdict import judge
 
 
-def report(c: Comparison, before: Variant, tried: Sequence[Variant], edits: Sequence[Any]) -> dict[str, Any]:
-    """{"rows": one an answer, "sentence": the outcome} as plain values, stored with a run."""
+def report(c: Comparison, before: Variant, tried: Sequence[Variant], edits: Sequence[Any]) -> Experiment:
+    """A row an answer and the outcome, stored with a run."""
     names = ["After the edit", *(f"Random control {number}" for number in range(len(tried) - 1))]
     rows = [_row(c, "Before", before), *(_row(c, n, v) for n, v in zip(names, tried))]
-    return {"rows": rows, "sentence": sentence(c, before, tried, edits)}
+    return Experiment(tuple(rows), sentence(c, before, tried, edits))
 
 
 def edited(
@@ -35,11 +36,12 @@ def edited(
     answer = dataclasses.replace(tried[0], method=name, label=label, selection=selection)
     made = {"method": before.method, "budget": before.budget, "same_size": same_size,
             "edits": [dataclasses.asdict(edit) for edit in edits], "name": name}  # fmt: skip
-    settings = {**c.settings, "experiment": report(c, before, tried, edits), "edits": [*earlier, made]}
-    return dataclasses.replace(c, variants=[*c.variants, answer], settings=settings)
+    story = dataclasses.replace(c.story, experiment=report(c, before, tried, edits))
+    settings = {**c.settings, "edits": [*earlier, made]}
+    return dataclasses.replace(c, variants=[*c.variants, answer], settings=settings, story=story)
 
 
-def _row(c: Comparison, name: str, v: Variant) -> dict[str, Any]:
+def _row(c: Comparison, name: str, v: Variant) -> dict[str, str]:
     held = ""
     if c.marks:
         mark = c.marks[0]

@@ -4,15 +4,14 @@ Slots in order: the answers, what had to be put back (where it is known), who ho
 the places, where the run has them). The words say what was kept and what was answered, never that one
 caused the other; only what was put back by trial is said to return an answer.
 
-An example that repeats its question with the needle at several places stores the outcome in
-`settings["places"]`: {"what": "Code", "found": {method: {share: [found at place 1, ...]}}}.
+An example that repeats its question with the needle at several places has the outcome in its story.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, TypeGuard
+from typing import TypeGuard
 
 import numpy as np
 
@@ -37,17 +36,15 @@ def finding(
     b: str | None,
     k: float | int,
     expected: str | None = None,
-    places: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """At most three sentences about methods `a` and `b` (or None) at budget `k`."""
     expected = c.expected if expected is None else expected
-    places = c.settings.get("places") if places is None else places
     methods = [a] if b is None else [a, b]
     lines = [
         _answers(c, methods, k, expected),
         _rescued(c, methods, k),
         _marks(c, methods, k, expected),
-        _places(c, methods, k, places) or _effect(c, methods, k, expected),
+        _places(c, methods, k) or _effect(c, methods, k, expected),
     ]
     return [line for line in lines if line][:MOST_LINES]
 
@@ -352,12 +349,10 @@ def _effect(c: Comparison, methods: list[str], k: float | int, expected: str | N
     return f"Mean KL {text.kl_number(x)} against {text.kl(y)}."
 
 
-def _places(c: Comparison, methods: list[str], k, places: Mapping[str, Any] | None) -> str:
-    if not places:
-        return ""
-    found = {method: places_found(c, places, method) for method in methods}
-    rows = complete(_at(f, c.share(k)) for f in found.values())
-    if rows is None:
+def _places(c: Comparison, methods: list[str], k: float | int) -> str:
+    places = c.story.places
+    rows = complete(places.at(method, c.share(k)) for method in methods) if places else None
+    if places is None or rows is None:
         return ""
     here = dict(zip(methods, rows))
     total = len(here[methods[0]])
@@ -365,11 +360,11 @@ def _places(c: Comparison, methods: list[str], k, places: Mapping[str, Any] | No
     listed = ", ".join(
         f"{text.label(c, m)} {sum(h)}" + (f" of {total}" if m == methods[0] else "") for m, h in here.items()
     )
-    said = f"{places.get('what', 'Answer')} at {number} places: {listed}."
+    said = f"{places.what} at {number} places: {listed}."
     said += " Too few to rank methods."
     for method in methods:
         n = sum(here[method])
-        larger = [(s, sum(f)) for s, f in found[method].items() if s > c.share(k) and sum(f) < n]
+        larger = [(s, sum(f)) for s, f in places.found[method].items() if s > c.share(k) and sum(f) < n]
         if larger:
             share, fewer = min(larger)
             said += (
@@ -377,13 +372,3 @@ def _places(c: Comparison, methods: list[str], k, places: Mapping[str, Any] | No
                 f"at {text.budget_share(share)}: single answers are noisy."
             )
     return said
-
-
-def places_found(c: Comparison, places: Mapping[str, Any], method: str) -> dict[float, list[bool]]:
-    """{share: found at each place} of one method (a saved file has turned the shares to text)."""
-    rows = places.get("found", {}).get(method, {})
-    return {float(share): [bool(x) for x in row] for share, row in rows.items()}
-
-
-def _at(rows: Mapping[float, list[bool]], share: float) -> list[bool] | None:
-    return next((row for s, row in rows.items() if abs(s - share) < 1e-9), None)

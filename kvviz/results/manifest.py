@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from datetime import datetime
 from typing import Any
@@ -11,6 +12,7 @@ import numpy as np
 from kvviz.engine.ask import Ask
 from kvviz.identity import Budget, MethodRef
 from kvviz.results.comparison import Variant
+from kvviz.results.story import Experiment, Opening, Places, Story
 from kvviz.types import PROTOCOLS, Mark, ModelInfo, Prompt
 
 _MOST = 2**40  # of any whole number
@@ -208,44 +210,58 @@ def settings(s: Any, info: ModelInfo, size: int) -> dict[str, Any]:
                 if edit[name] is not None:
                     whole(edit[name], 0, most - 1)
     Ask.of_settings(s)
-    for name in ("title", "label", "date", "probe"):
+    for name in ("date", "probe"):
         if s.get(name) is not None:
             text(s[name])
-    _opening(s.get("opening"), info, size)
-    _places(s.get("places"))
-    _experiment(s.get("experiment"))
-    return s
+    return {key: value for key, value in s.items() if key not in _STORY}
 
 
-def _opening(given: Any, info: ModelInfo, size: int) -> None:
+_STORY = {f.name for f in dataclasses.fields(Story)}
+
+
+def story(s: Any, info: ModelInfo, size: int) -> Story:
+    """What the run says of itself, which its settings hold."""
+    return Story(
+        title=text(s.get("title") or ""),
+        label=text(s.get("label") or ""),
+        opening=_opening(s.get("opening"), info, size),
+        places=_places(s.get("places")),
+        experiment=_experiment(s.get("experiment")),
+    )
+
+
+def _opening(given: Any, info: ModelInfo, size: int) -> Opening | None:
     if given is None:
-        return
-    if not set(table(given)) <= {"a", "b", "budget", "tok", "layer", "head"}:
+        return None
+    if not set(table(given)) <= {f.name for f in dataclasses.fields(Opening)}:
         raise ValueError("an opening holds something else")
-    text(given["a"])
-    text_or_none(given["b"])
-    number(given["budget"])
-    if given.get("tok") is not None:
-        span(given["tok"], size)
-    for name, most in (("layer", info.n_layers), ("head", info.n_kv_heads)):
-        if given.get(name) is not None:
-            whole(given[name], 0, most - 1)
+
+    def place(name: str, count: int) -> int | None:
+        return None if given.get(name) is None else whole(given[name], 0, count - 1)
+
+    return Opening(
+        a=text(given["a"]),
+        b=text_or_none(given["b"]),
+        budget=number(given["budget"]),
+        tok=None if given.get("tok") is None else span(given["tok"], size),
+        layer=place("layer", info.n_layers),
+        head=place("head", info.n_kv_heads),
+    )
 
 
-def _places(given: Any) -> None:
+def _places(given: Any) -> Places | None:
     if given is None:
-        return
-    text(given.get("what", ""))
-    for rows in table(given["found"]).values():
-        for share, row in table(rows).items():
-            float(share)
-            if not isinstance(row, list) or any(not isinstance(hit, bool) for hit in row):
-                raise ValueError("not places")
+        return None
+    found = {
+        method: {float(share): tuple(flags(row)) for share, row in table(rows).items()}
+        for method, rows in table(given["found"]).items()
+    }
+    depths = tuple(float(number(depth)) for depth in given.get("depths", ()))
+    return Places(found, text(given.get("what", "Answer")), depths)
 
 
-def _experiment(given: Any) -> None:
+def _experiment(given: Any) -> Experiment | None:
     if given is None:
-        return
-    text(given.get("sentence", ""))
-    for row in items(given.get("rows", [])):
-        texts(row)
+        return None
+    rows = tuple(texts(row) for row in items(given.get("rows", [])))
+    return Experiment(rows, text(given.get("sentence", "")))

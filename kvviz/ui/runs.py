@@ -210,7 +210,7 @@ class RunStore:
 
 
 def _title(comparison: Comparison, otherwise: str) -> str:
-    return str(comparison.settings.get("title") or otherwise)
+    return comparison.story.title or otherwise
 
 
 def stored_runs(folder: Path | None = None) -> dict[str, Path]:

@@ -54,10 +54,9 @@ def _marks(c: Any, chosen: Chosen) -> list[str]:
 
 
 def _last(c: Any) -> str:
-    tried = c.settings.get("experiment")
-    result = tried.get("sentence") if isinstance(tried, dict) else None
-    if result:
-        return f"Was that the reason? Here it was pinned and the answer decoded again: {result}"
+    tried = c.story.experiment
+    if tried:
+        return f"Was that the reason? Here it was pinned and the answer decoded again: {tried.sentence}"
     return "What was kept and what was answered are facts of one run. Now try it on your own text."
 
 

@@ -21,6 +21,7 @@ from kvviz.results.comparison import Comparison
 from kvviz.results.words import labels
 from kvviz.ui import chosen as selection
 from kvviz.ui.export_views import Exports
+from kvviz.ui.openings import opening
 from kvviz.ui.runs import Run, RunStore, stored_runs
 
 View = Callable[[Run, selection.Chosen, dict[str, Any]], dict[str, Any]]
@@ -105,17 +106,17 @@ def meta(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, 
         "expected": c.expected,
         "question": c.prompt.question,
         "date": str(c.settings.get("date") or c.settings.get("created") or "")[:10],
-        "opening": _opening(c),
+        "opening": dataclasses.asdict(c.story.opening or opening(c)),
         "range": _range(c),
-        "places": c.settings.get("places"),
-        "experiment": c.settings.get("experiment"),
+        "places": c.story.places and dataclasses.asdict(c.story.places),
+        "experiment": c.story.experiment and dataclasses.asdict(c.story.experiment),
         "evictions": any(v.evictions for v in c.variants),
         "causes": {m: [c.share(b) for x, b in known_answers(c) if x == m] for m in c.methods},
         "fork": c.fork is not None,
         "looked": c.answer_attention is not None,
         "ablation": c.ablation is not None,
         "decoding": _decoding(c),
-        "stored_note": str(c.settings.get("label") or ""),
+        "stored_note": c.story.label,
     }  # fmt: skip
 
 
@@ -124,16 +125,6 @@ def _decoding(c: Comparison) -> str:
     ask = Ask.of_settings(c.settings)
     every = ask.evict_every
     return f"{ask.decoding} · evicted again every {every} new tokens" if every else ask.decoding
-
-
-def _opening(c: Comparison) -> dict[str, Any]:
-    """Where the page opens: the maker's choice, or the case that shows a difference."""
-    given = c.settings.get("opening")
-    if isinstance(given, dict):
-        return given
-    from kvviz.ui.openings import opening
-
-    return opening(c)
 
 
 def _range(c: Comparison) -> list[int] | None:

@@ -205,12 +205,14 @@ def test_hostile_text_stays_text(visit, served, tmp_path):
 
     from fake_engine import synthetic_comparison
 
+    from kvviz.results.story import Story
+
     c = synthetic_comparison(n=160, L=4, full_text=HOSTILE)
     starts = [o for o in c.prompt.offsets if o]
     text = (HOSTILE * 40)[: starts[-1][1]]
     tokens = [text[o[0] : o[1]] if o else HOSTILE for o in c.prompt.offsets]
     c.prompt = dataclasses.replace(c.prompt, document=text, tokens=tokens, question=HOSTILE)
-    c.settings["title"] = HOSTILE
+    c.story = Story(title=HOSTILE)
     for variant in c.variants:
         variant.text = HOSTILE
     page = visit()

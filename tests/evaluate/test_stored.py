@@ -23,7 +23,7 @@ def test_the_page_has_runs_to_open():
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_each_run_is_labelled(path):
     c = kvviz.load_comparison(path)
-    assert c.settings["title"] and c.settings["date"] and c.settings["stored"]
+    assert c.story.title and c.settings["date"] and c.settings["stored"]
     assert c.model.id == "smollm2-135m" and c.model.dtype == "float32"
     assert {p.method for p in c.at_stops} == set(c.methods) and {"attention", "effect"} <= set(c.lenses)
 
@@ -41,13 +41,13 @@ def test_a_run_carries_what_its_first_method_lost(path):
 
 def test_the_first_run_opens_where_methods_disagree():
     c = kvviz.load_comparison(FILES[0])
-    opening = c.settings["opening"]
-    a, b = (c.variant(opening[side], opening["budget"]) for side in "ab")
+    opening = c.story.opening
+    a, b = (c.variant(side, opening.budget) for side in (opening.a, opening.b))
     assert contains_expected(c.full.text, c.expected)
     assert not contains_expected(a.text, c.expected)
     assert contains_expected(b.text, c.expected)
-    assert c.settings["experiment"]["sentence"]
-    found = c.settings["places"]["found"]
+    assert c.story.experiment.sentence and len(c.story.places.depths) == 5
+    found = c.story.places.found
     assert set(found) == set(MADE["METHODS"]) and all(len(row) == 5 for row in found["snapkv"].values())
 
 

@@ -13,6 +13,7 @@ from synthetic import synthetic_comparison
 from kvviz.errors import InputError
 from kvviz.results import archive
 from kvviz.results.archive import load_comparison
+from kvviz.results.story import Opening, Story
 
 DAMAGED = "not a comparison saved by kvviz, or it is damaged"
 
@@ -50,7 +51,7 @@ def put(*where, value):
 @pytest.fixture(scope="module")
 def c():
     made = synthetic_comparison(n=64, L=2, methods=("snapkv", "criticalkv"), budgets=(0.5, 0.2))
-    made.settings["opening"] = {"a": "snapkv", "b": None, "budget": 0.2, "tok": [20, 25]}
+    made.story = Story(opening=Opening("snapkv", None, 0.2, (20, 25)))
     made.settings["edits"] = [
         {"method": "snapkv", "budget": 0.2, "same_size": True, "name": "snapkv+edit1",
          "edits": [{"kind": "pin", "start": 1, "end": 3, "layer": None, "head": 0}]}

@@ -7,6 +7,7 @@ import pytest
 from synthetic import kept_changed, synthetic_comparison
 
 from kvviz.results.finding import caution, finding, notices
+from kvviz.results.story import Places, Story
 from kvviz.types import Mark
 
 
@@ -265,23 +266,23 @@ def test_no_kl_no_sentence():
     assert len(finding(c, "snapkv", "dropkv", 0.1)) == 2
 
 
-def places(a, b):
-    return {"what": "Code", "found": {"snapkv": a, "dropkv": b}}
+def story_of_places(a, b):
+    return Story(places=Places({"snapkv": a, "dropkv": b}, "Code"))
 
 
 def test_places():
-    given = places({0.1: [False] * 5}, {0.1: [True] * 4 + [False]})
     c = synthetic_comparison()
-    assert finding(c, "snapkv", "dropkv", 0.1, places=given)[2] == (
+    c.story = story_of_places({0.1: (False,) * 5}, {0.1: (True,) * 4 + (False,)})
+    assert finding(c, "snapkv", "dropkv", 0.1)[2] == (
         "Code at five places: SnapKV 0 of 5, DropKV 4. Too few to rank methods."
     )
 
 
 def test_places_that_are_not_monotonic():
     c = synthetic_comparison()
-    c.settings["places"] = places(
-        {"0.1": [True, False, False]},
-        {"0.1": [True, True, True], "0.2": [True, False, False]},
+    c.story = story_of_places(
+        {0.1: (True, False, False)},
+        {0.1: (True, True, True), 0.2: (True, False, False)},
     )
     assert finding(c, "snapkv", "dropkv", 0.1)[2] == (
         "Code at three places: SnapKV 1 of 3, DropKV 3. Too few to rank methods. "

@@ -134,7 +134,7 @@ def test_an_edit_lands_in_the_run_with_its_lines(desk):
     assert not any(s.get("stage") == "prefill" for s in statuses)
     c = mine.comparison
     assert c.methods == ["snapkv", "snapkv+edit1"] and c.variants[-1].kl is not None
-    rows = c.settings["experiment"]["rows"]
+    rows = c.story.experiment.rows
     controls = [f"Random control {i}" for i in range(3)]
     assert [r["name"] for r in rows] == ["Before", "After the edit", *controls]
     assert all(r["error"] for r in rows)

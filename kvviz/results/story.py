@@ -1,0 +1,60 @@
+"""What a run says of itself beside its answers: what it is called, where it opens, what was tried with it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Opening:
+    """Where a page opens on a run: methods `a` and `b`, a budget, and chosen tokens [start, end)."""
+
+    a: str
+    b: str | None
+    budget: float | int
+    tok: tuple[int, int] | None = None
+    layer: int | None = None
+    head: int | None = None
+
+
+@dataclass(frozen=True)
+class Places:
+    """The run's question asked with its answer at several places of the text.
+
+    what    what is looked for, as a heading ("Code").
+    found   {method: {share kept: whether it was found at each place}}.
+    depths  where each place lies, as a share of the text; empty where that is not known.
+    """
+
+    found: dict[str, dict[float, tuple[bool, ...]]]
+    what: str = "Answer"
+    depths: tuple[float, ...] = ()
+
+    def at(self, method: str, share: float) -> tuple[bool, ...] | None:
+        """What a method found at each place with this share kept, None where it was not tried."""
+        rows = self.found.get(method, {}).items()
+        return next((row for s, row in rows if abs(s - share) < 1e-9), None)
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """An edit beside its random controls: a row of words an answer, and the outcome in a sentence."""
+
+    rows: tuple[dict[str, str], ...]
+    sentence: str
+
+
+@dataclass(frozen=True)
+class Story:
+    """Each part is empty or None where nothing is said. A saved file holds them in the run's settings."""
+
+    title: str = ""
+    label: str = ""
+    opening: Opening | None = None
+    places: Places | None = None
+    experiment: Experiment | None = None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The parts that are there, as plain values."""
+        return {key: value for key, value in asdict(self).items() if value}
