@@ -26,6 +26,18 @@ def shown(value: Any) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
+_MODEL_PAGE = re.compile(
+    r"https?://(?:www\.)?(?:huggingface\.co|hf\.co)/([\w.-]+/[\w.-]+)(?:[/?#].*)?", re.IGNORECASE
+)
+
+
+def model_name(name: str) -> str:
+    """The name of a model as it is meant: without blanks and quotes around it; the hub id of its page."""
+    name = name.strip().strip("\"'`").strip()
+    page = _MODEL_PAGE.fullmatch(name)
+    return page[1] if page else name
+
+
 @dataclass(frozen=True)
 class Budget:
     """How much of the cache is kept: `entries` per KV head, or a `share` of n. One of the two is None.

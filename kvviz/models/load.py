@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,7 @@ from transformers.utils import logging as hf_logging
 
 from kvviz import memory
 from kvviz.errors import ModelError
+from kvviz.identity import model_name
 from kvviz.models.adapters import Model, family_of, wrap_model
 from kvviz.models.catalog import CATALOG, offer, offered
 from kvviz.models.converted import (
@@ -40,7 +42,8 @@ def load_model(
 ) -> Model:
     """Load a model.
 
-    name      an id of the catalogue, a hub id (owner/name), a local folder or a local .gguf file.
+    name      an id of the catalogue, a hub id (owner/name) or the address of its page, a local folder or a
+              local .gguf file.
     dtype     "float32", "bfloat16", "float16", or "auto": bfloat16 where this device computes fast
               in it, else float32.
     device    "cpu", "cuda", "cuda:1", or "auto".
@@ -50,6 +53,7 @@ def load_model(
     """
     say = progress or (lambda message, fraction: None)
     limits = settings()
+    name = model_name(name)
     known = offer(name)
     if limits.public and known not in (rows := offered(limits)):
         raise ModelError(f"This server offers these models: {', '.join(row.id for row in rows)}.")
@@ -83,7 +87,7 @@ def load_model(
 def _find(name: str) -> tuple[Path | str, str]:
     """(what to load, id to show) for a name that is not in the catalogue."""
     path = Path(name).expanduser()
-    if path.is_dir():
+    if name and path.is_dir():
         ggufs = sorted(path.glob("*.gguf"))
         if not (path / "config.json").exists() and len(ggufs) == 1:
             return ggufs[0], ggufs[0].stem
@@ -155,7 +159,7 @@ def _read(place: str, id: str, dtype: torch.dtype, local_files_only: bool) -> tu
 
 
 def _folder_sentence(id: str, error: Exception) -> str:
-    first = str(error).strip().split("\n")[0]
+    first = textwrap.shorten(str(error), 200, placeholder=" …")  # the reason may stand in its second line
     if "safetensors" in type(error).__module__ or "afetensor" in type(error).__name__:
         return f"The weights in the folder {id} are damaged or cut short ({first})."
     return f"The folder {id} could not be read as a model: {first}"

@@ -13,7 +13,7 @@ from kvviz.results import words as text
 from kvviz.results.comparison import Comparison, Variant
 from kvviz.results.measures import kl_of
 from kvviz.results.table import Table
-from kvviz.results.verdict import judge, thought_words
+from kvviz.results.verdict import judge, verdict_notice
 from kvviz.types import QUESTION_AWARE
 
 VERDICTS = {"right": "contains the expected answer", "wrong": "does not contain it", "": ""}
@@ -29,7 +29,7 @@ class Card:
     decoded_at  the budget whose answer is shown, None where none was decoded.
     banner      said above an answer of another budget, else "".
     budget_note where the bytes of the budget line go, for whoever asks.
-    thoughts    what is to be said of the model's thoughts, else "".
+    notice      what is to be said beside the verdict, else "".
     """
 
     role: str
@@ -43,7 +43,7 @@ class Card:
     banner: str = ""
     grey: bool = False
     budget_note: str = ""
-    thoughts: str = ""
+    notice: str = ""
 
 
 def differing_words(answer: str, full: str) -> list[tuple[str, bool]]:
@@ -110,7 +110,7 @@ def answer_cards(
             decoded_at=1.0,
             grey=grey,
             budget_note=text.memory_words(c, "full", 1.0),
-            thoughts=thought_words(c.full, expected),
+            notice=verdict_notice(c.full, expected),
         )
     ]
     for side, method in (("a", a), ("b", b)):
@@ -148,7 +148,7 @@ def _card(c: Comparison, side: str, method: str, k, expected: str | None, grey: 
         banner=banner,
         grey=grey,
         budget_note=text.memory_words(c, method, k),
-        thoughts=thought_words(v, expected),
+        notice=verdict_notice(v, expected),
     )
 
 

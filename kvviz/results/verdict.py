@@ -133,15 +133,37 @@ def answer_part(text: str) -> str | None:
     return None if answer.lstrip().startswith("<think>") else answer
 
 
-def thought_words(v: Variant, expected: str | None) -> str:
-    """What is to be said where a model's thoughts decide: it never came to an answer, or the expected one
-    stands only in what it thought; else ""."""
+# A negation a few words before what it denies, in the languages that answers are mostly written in.
+_NEGATED = re.compile(r"(?:\b(?:not|never|no|nor|nicht|kein\w*|pas|non)|n't)\b[ ,:]*(?:[^\W\d]+ ){0,2}\Z")
+
+
+def verdict_notice(v: Variant, expected: str | None) -> str:
+    """What is to be said beside the verdict on an answer, else "": it never came to an answer, the expected
+    one stands only in what the model thought, behind a negation, or beside another number of its kind."""
     answer = answer_part(v.text)
     if answer is None:
         return "Cut off while thinking: there is no answer to judge."
-    if verdict(answer, expected) == "wrong" and verdict(v.text, expected) == "right":
-        what = "number" if re.search(r"\d", expected or "") else "expected answer"
+    if not expected or not expected.strip():
+        return ""
+    if verdict(answer, expected) == "right":
+        return _doubt(_plain(answer), expected)
+    if verdict(v.text, expected) == "right":
+        what = "number" if re.search(r"\d", expected) else "expected answer"
         return f"The {what} stands only in the thoughts."
+    return ""
+
+
+def _doubt(answer: str, expected: str) -> str:
+    """Why an answer that contains the expected one may be wrong all the same, "" where nothing says so."""
+    pattern = _pattern(expected)
+    if all(_NEGATED.search(answer[: found.start()]) for found in pattern.finditer(answer)):
+        return "The expected answer stands behind a negation: read the answer itself."
+    digits = re.sub(r"[ ,.'-]", "", _plain(expected))
+    if digits.isdigit() and len(digits) > 2:
+        others = re.findall(r"(?<![\w,.'-])\d[\d,']*(?!\w)", pattern.sub(" ", answer))
+        for other in others:
+            if sum(c.isdigit() for c in other) == len(digits):
+                return f"It names another number as well, {other.rstrip(',')}: read the answer itself."
     return ""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from kvviz.engine.ask import Ask, whole
 from kvviz.errors import InputError
-from kvviz.identity import BUDGET_WORDS, Budget, MethodRef, parse_budgets, shown
+from kvviz.identity import BUDGET_WORDS, Budget, MethodRef, model_name, parse_budgets, shown
 from kvviz.settings import Settings
 from kvviz.types import PROTOCOLS
 
@@ -124,7 +124,7 @@ def request(limits: Settings | None = None, **given: Any) -> Request:
         texts = ("document", "question", "system", "expected")
         check_text(limits, **{name: given[name] for name in texts if isinstance(given.get(name), str)})
     given["system"] = given.get("system", "").strip() or None
-    given["model"] = given.get("model", "").strip() or Request.model
+    given["model"] = model_name(given.get("model", "")) or Request.model
     for name, known in (("protocol", PROTOCOLS), ("dtype", DTYPES)):
         if given.get(name, known[0]) not in known:
             raise InputError(f"There is no {name} {shown(given[name])}. Choose from: {', '.join(known)}.")

@@ -69,6 +69,39 @@ def test_dtype_is_taken(folder, dtype):
     assert load_model(str(folder), dtype=dtype).info.dtype == dtype
 
 
+@pytest.mark.parametrize("written", [
+    " Qwen/Qwen3-0.6B ", "https://huggingface.co/Qwen/Qwen3-0.6B", "Qwen/Qwen3-0.6B\n", '"Qwen/Qwen3-0.6B"',
+    "https://huggingface.co/Qwen/Qwen3-0.6B/tree/main", "http://www.hf.co/Qwen/Qwen3-0.6B?library=x#files",
+])  # fmt: skip
+def test_a_name_is_taken_as_it_is_pasted(written, monkeypatch):
+    def reached(id, dtype, say):
+        raise ModelError(f"asked for {id}")
+
+    monkeypatch.setattr(load, "_read_hub", reached)
+    with pytest.raises(ModelError, match="^asked for Qwen/Qwen3-0.6B$"):
+        load_model(written)
+
+
+NO_NAMES = ("Qwen\\Qwen3", "C:\\m.gguf", "~/m.gguf", "https://example.org/a/b", "", "a/b/c")
+
+
+@pytest.mark.parametrize("written", NO_NAMES)
+def test_a_name_that_is_none_says_the_forms_there_are(written):
+    with pytest.raises(ModelError, match="a hub id such as Qwen/Qwen3-0.6B, a local folder or a .gguf"):
+        load_model(written)
+
+
+def test_a_configuration_that_cannot_run_is_refused_with_its_reason(tmp_path):
+    make_hf("llama").save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"hidden_size": 520, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 65}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ModelError, match="could not be read as a model: .*head_dim`=65") as refused:
+        load_model(str(tmp_path))
+    assert "\n" not in str(refused.value)
+
+
 def test_unknown_names_say_what_is_possible(tmp_path):
     with pytest.raises(ModelError, match="There is no model 'nothing': give one of smollm2-135m"):
         load_model("nothing")

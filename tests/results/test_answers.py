@@ -81,13 +81,34 @@ def test_thoughts_are_named_where_they_decide():
     c.variant("snapkv", 0.1).text = "<think>It may be 58213. Or not"
     c.variant("dropkv", 0.1).text = "Maybe 58213. No.</think> The code is 99999."
     _, a, b = answer_cards(c, "snapkv", "dropkv", 0.1)
-    assert (a.verdict, a.thoughts) == ("", "Cut off while thinking: there is no answer to judge.")
-    assert (b.verdict, b.thoughts) == ("wrong", "The number stands only in the thoughts.")
+    assert (a.verdict, a.notice) == ("", "Cut off while thinking: there is no answer to judge.")
+    assert (b.verdict, b.notice) == ("wrong", "The number stands only in the thoughts.")
     assert finding(c, "snapkv", "dropkv", 0.1)[0].startswith("SnapKV's answer was cut off while thinking")
     c.variant("snapkv", 0.1).text = "The code is 1947."
     assert finding(c, "snapkv", "dropkv", 0.1)[0].startswith("At 10%, neither answer contains")
     c.full.text = "<think>Let me see"
     assert finding(c, "snapkv", "dropkv", 0.1)[0].startswith("The full cache's answer was cut off while")
+
+
+DENIED = "The expected answer stands behind a negation: read the answer itself."
+
+
+@pytest.mark.parametrize(("answer", "notice"), [
+    ("It is 58213.", ""),
+    ("It is not 58213.", DENIED),
+    ("It isn't 58213", DENIED),
+    ("Never use 58213, no", DENIED),
+    ("It is not 58214 but 58213.", "It names another number as well, 58214: read the answer itself."),
+    ("58213 or 58214", "It names another number as well, 58214: read the answer itself."),
+    ("58,213 of 1,947 in 1902", ""),
+    ("58213 58213", ""),
+    ("99999", ""),
+])  # fmt: skip
+def test_a_right_answer_that_may_be_none_is_named(answer, notice):
+    c = synthetic_comparison()
+    c.variant("snapkv", 0.1).text = answer
+    _, a = answer_cards(c, "snapkv", None, 0.1)
+    assert (a.verdict, a.notice) == ("wrong" if answer == "99999" else "right", notice)
 
 
 def test_table_of_all_answers(run):

@@ -49,7 +49,7 @@ function card(data, tokens) {
     h('p', {class: 'kv-meta'}, data.kl_line || '\u00a0',
       data.role !== 'full' && data.kl_line ? [' ', h('button', {class: 'kv-link-button',
         onclick: () => showStrip(data.role)}, 'by token')] : null),
-    data.thoughts ? h('p', {class: 'kv-notice'}, data.thoughts) : null,
+    data.notice ? h('p', {class: 'kv-notice'}, data.notice) : null,
     h('p', {class: 'kv-meta', title: data.budget_note}, data.budget_line));
 }
 
