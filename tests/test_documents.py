@@ -16,6 +16,7 @@ TEXTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(python -m kvviz [^`]+|kvviz [a-z][^`]*)`")
 CALL = re.compile(r"`(kvviz\.[\w.]+)\(")
+TEST = re.compile(r"(tests/[\w/]+\.py)::(test_\w+)")
 
 
 def commands(text: str) -> list[list[str]]:
@@ -88,3 +89,11 @@ def test_a_command_that_does_not_exist_would_be_found(line, capsys):
     (words,) = commands(f"```\n{line}\n```\n")
     with pytest.raises(SystemExit):
         _parser(words).parse_args(words)
+
+
+def test_tests_that_documents_name_are_there():
+    named = {name for path in TEXTS for name in TEST.findall(path.read_text(encoding="utf-8"))}
+    assert len(named) > 80
+    for path, test in sorted(named):
+        code = (ROOT / path).read_text(encoding="utf-8")
+        assert re.search(rf"^def {test}\(", code, re.MULTILINE), f"{path}::{test}"

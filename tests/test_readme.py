@@ -73,3 +73,9 @@ def test_no_registry_host_or_machine_path_in_the_project():
         content = path.read_text(encoding="utf-8", errors="replace")
         for word in hosts + machine:
             assert word not in content, f"{path.relative_to(ROOT)} names {word}"
+
+
+def test_every_requirement_has_an_upper_bound():
+    for name in ("requirements.txt", "requirements-dev.txt"):
+        for line in (ROOT / name).read_text(encoding="utf-8").splitlines():
+            assert line.startswith("-r ") or re.search(r"<\d+", line.split(";")[0]), line
