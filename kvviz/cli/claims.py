@@ -20,7 +20,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     from kvviz.errors import InputError
-    from kvviz.results.claims import claims
+    from kvviz.results.claims import claims, correction
     from kvviz.results.study import read_table
 
     folder = args.table or args.folder
@@ -30,13 +30,16 @@ def run(args: argparse.Namespace) -> int:
         check_out(args.json)
     found = claims(read_table(folder))
     if args.json:
-        text = json.dumps({"claims": found}, indent=1, ensure_ascii=False, allow_nan=False)
+        content = {"claims": found, "correction": correction(found)}
+        text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
         write_out(args.json, lambda path: path.write_text(text + "\n", encoding="utf-8"))
     for row in found:
         print(f"\n{row['paper']}: {row['claim']}\n  {row['model']}, {row['protocol']}: {row['verdict']}")
         if row["value"] is not None:
             low, high = row["interval"]
             interval = "no interval" if low is None else f"95 % interval {low:.3g} to {high:.3g}"
-            print(f"  {row['value']:.3g} ({interval}, n = {row['n']})")
+            p = "" if row["p"] is None else f", corrected p {row['p']:.2g}"
+            print(f"  {row['value']:.3g} ({interval}, n = {row['n']}{p})")
         print(f"  {row['reason']}")
+    print(f"\n{correction(found)}")
     return 0

@@ -1,20 +1,30 @@
 """Is the paper right, on this model and these items? Each headline beside what a sweep's table gives.
 
 A claim holds where the whole 95 % interval lies on its side, does not hold where the whole interval lies on
-the other, and cannot be tested here otherwise, with the reason. Nothing is entered by hand.
+the other, and cannot be tested here otherwise, with the reason; p values, corrected for the number of claims
+(Holm), must agree. Nothing is entered by hand.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kvviz.identity import MethodRef
 from kvviz.results.comparison import FULL
 from kvviz.results.scoreboard import MEASURES, paired, parts, telling, with_full
-from kvviz.results.statistics import Estimate, bootstrap_mean, wilson
+from kvviz.results.statistics import (
+    ALPHA,
+    Estimate,
+    bootstrap_mean,
+    holm,
+    holm_words,
+    p_of_mean,
+    p_of_share,
+    wilson,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -26,12 +36,27 @@ BASELINES = ("streaming_llm", "h2o", "snapkv", "tova", "pyramidkv", "adakv", "ke
 
 @dataclass(frozen=True)
 class Found:
-    """What a table gives for a claim: a value that is held against a limit."""
+    """What a table gives for a claim: a value that is held against a limit.
+
+    p  of a true value at the limit, before any correction.
+    """
 
     estimate: Estimate
+    p: float
     limit: float
     above: bool  # the claim says above the limit
     how: str
+
+    @property
+    def known(self) -> bool:
+        """Whether there is an interval to judge by."""
+        return not math.isnan(self.estimate.low)
+
+    @classmethod
+    def of_mean(cls, values: Sequence[float], documents: Sequence[str], limit: float, how: str) -> Found:
+        """A mean that is claimed to lie above the limit."""
+        estimate = bootstrap_mean(values, documents)
+        return cls(estimate, p_of_mean(values, limit, documents), limit, True, how)
 
 
 @dataclass(frozen=True)
@@ -45,29 +70,40 @@ class Claim:
 
 def claims(table: pd.DataFrame) -> list[dict[str, Any]]:
     """Every claim for every model and protocol of a table, as plain values."""
-    return [
-        _row(claim, model, protocol, rows) for model, protocol, rows in parts(table) for claim in CLAIMS
+    tried = [
+        ({"paper": claim.paper, "claim": claim.claim, "model": model, "protocol": protocol}, claim.test(rows))
+        for model, protocol, rows in parts(table)
+        for claim in CLAIMS
     ]
+    known = {i: found for i, (_, found) in enumerate(tried) if isinstance(found, Found) and found.known}
+    corrected = dict(zip(known, holm([found.p for found in known.values()])))
+    return [{**said, **_judged(found, corrected.get(i))} for i, (said, found) in enumerate(tried)]
 
 
-def _row(claim: Claim, model: str, protocol: str, rows: pd.DataFrame) -> dict[str, Any]:
-    said = {"paper": claim.paper, "claim": claim.claim, "model": model, "protocol": protocol}
-    found = claim.test(rows)
+def correction(rows: Sequence[dict[str, Any]]) -> str:
+    """What was done about so many claims being held against one table, in words."""
+    return holm_words(sum(row["p"] is not None for row in rows))
+
+
+def _judged(found: Found | str, p: float | None) -> dict[str, Any]:
+    """The verdict on one claim; p is corrected, None where there is no interval."""
     if isinstance(found, str):
-        return {**said, "n": 0, "interval": [None, None], "value": None, "verdict": UNTESTED, "reason": found}
+        return {"n": 0, "interval": [None, None], "value": None, "p": None, "verdict": UNTESTED,
+                "reason": found}  # fmt: skip
     e = found.estimate
-    known = not math.isnan(e.low)
-    verdict, reason = UNTESTED, f"{found.how}. Too few items for an interval."
-    if known:
+    verdict, more = UNTESTED, "Too few items for an interval."
+    if p is not None:
         over, under = e.low > found.limit, e.high < found.limit
-        decided = over or under
-        verdict = (HOLDS if over == found.above else FAILS) if decided else UNTESTED
-        reason = f"{found.how}." if decided else (
-            f"{found.how}. Too few to tell: the interval holds {found.limit:g}."
-        )  # fmt: skip
+        if not (over or under):
+            more = f"Too few to tell: the interval holds {found.limit:g}."
+        elif p >= ALPHA:
+            more = f"Too few to tell: alone the interval would, among so many claims it does not (p {p:.2f})."
+        else:
+            verdict, more = HOLDS if over == found.above else FAILS, ""
     value = None if math.isnan(e.value) else e.value
-    interval = [e.low, e.high] if known else [None, None]
-    return {**said, "n": e.n, "interval": interval, "value": value, "verdict": verdict, "reason": reason}
+    interval = [e.low, e.high] if found.known else [None, None]
+    reason = f"{found.how}. {more}".rstrip()
+    return {"n": e.n, "interval": interval, "value": value, "p": p, "verdict": verdict, "reason": reason}
 
 
 def _of(rows: pd.DataFrame, method: str) -> pd.DataFrame:
@@ -97,8 +133,8 @@ def _heads(rows: pd.DataFrame) -> Found | str:
     if mine.empty:
         return "The table has no criticalkv with its base snapkv, with output errors, at 20 % or less."
     per_item = mine.groupby("item").agg({"heads_improved": "mean", "document": "first"})
-    return Found(
-        bootstrap_mean(per_item.heads_improved.astype(float).tolist(), list(per_item.document)), 0.92, True,
+    return Found.of_mean(
+        per_item.heads_improved.astype(float).tolist(), list(per_item.document), 0.92,
         "Share of query heads whose output error at the answer's tokens is more than 1 % below SnapKV's, "
         "mean over items and budgets up to 20 %; L2 here, L1 in the paper, on Llama models of 7B and more",
     )  # fmt: skip
@@ -116,8 +152,8 @@ def _halves_loss(rows: pd.DataFrame) -> Found | str:
         return f"SnapKV lost nothing on these {len(both)} answers, so there is no loss to halve."
     loss = (b.full_score - b.score).astype(float)
     saved, ratio = base / 2 - loss, loss.sum() / base.sum()
-    return Found(
-        bootstrap_mean(saved.tolist(), list(a.document)), 0.0, True,
+    return Found.of_mean(
+        saved.tolist(), list(a.document), 0.0,
         f"Half of SnapKV's loss of score minus CriticalKV's, budgets up to 20 %; CriticalKV's loss is "
         f"{ratio:.0%} of SnapKV's",
     )  # fmt: skip
@@ -139,7 +175,7 @@ def _against_best(method: str, share: float) -> Callable[[pd.DataFrame], Found |
         best = (max if better == "higher" else min)(means, key=lambda m: means[m])
         found = paired(here, best, method, measure)
         return Found(
-            found.difference, 0.0, better == "higher",
+            found.difference, found.p, 0.0, better == "higher",
             f"{MEASURES[measure][0]}, {method} minus {best} (the best baseline of this table) on the same "
             f"items at {near.budget_name.iloc[0]}",
         )  # fmt: skip
@@ -160,7 +196,7 @@ def _global_over_layers(rows: pd.DataFrame) -> Found | str:
         return "The table has no laprox beside laprox:allocation=across_heads at a budget near 5 %."
     found = paired(_with_full_rows(rows, near), layered[0], "laprox", "kl")
     words = "Mean KL, LaProx with one ranking over all layers minus one ranking a layer, on the same items"
-    return Found(found.difference, 0.0, False, f"{words} at {near.budget_name.iloc[0]}")
+    return Found(found.difference, found.p, 0.0, False, f"{words} at {near.budget_name.iloc[0]}")
 
 
 def _retains(method: str, share: float, least: float) -> Callable[[pd.DataFrame], Found | str]:
@@ -176,7 +212,7 @@ def _retains(method: str, share: float, least: float) -> Callable[[pd.DataFrame]
         kept = (used.score / used.full_score).astype(float)
         words = "Score as a share of the full cache's, over items that the full cache answers rightly"
         name = near.budget_name.iloc[0]
-        return Found(bootstrap_mean(kept.tolist(), list(used.document)), least, True, f"{words}, at {name}")
+        return Found.of_mean(kept.tolist(), list(used.document), least, f"{words}, at {name}")
 
     return test
 
@@ -187,7 +223,8 @@ def _needles(rows: pd.DataFrame) -> Found | str:
     used = telling(_of(with_full(_with_full_rows(rows, tiny)), "compresskv"), "right")
     if used.empty:
         return "The table has no needle that the full cache finds, with compresskv at 0.7 % or less."
-    return Found(wilson(int(used.right.sum()), len(used)), 0.9, True, "Share of needles still found")
+    right, n, least = int(used.right.sum()), len(used), 0.9
+    return Found(wilson(right, n), p_of_share(right, n, least), least, True, "Share of needles still found")
 
 
 def _not_in_a_table(why: str) -> Callable[[pd.DataFrame], str]:

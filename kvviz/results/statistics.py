@@ -117,20 +117,33 @@ def mcnemar(a_right: Sequence[bool], b_right: Sequence[bool]) -> Paired:
 def paired_means(
     a: Sequence[float], b: Sequence[float], clusters: Sequence[Hashable] | None = None, seed: int = 0
 ) -> Paired:
-    """Scores or KL of A and B on the same items: bootstrap of the mean difference B - A.
-
-    p is the two-sided share of resamples on the other side of 0. With few clusters the bootstrap is too
-    sure, so it is never below the least that a sign test of as many clusters can reach.
-    """
+    """Scores or KL of A and B on the same items: bootstrap of the mean difference B - A."""
     d = np.asarray(b, float) - np.asarray(a, float)
-    estimate = bootstrap_mean(d, clusters, seed)
-    sums, counts = _by_cluster(d, clusters)
-    p = 1.0
-    if len(sums) > 1 and d.any():
-        drawn = _means(sums, counts, seed)
-        tail = min((drawn <= 0).mean(), (drawn >= 0).mean())
-        p = min(1.0, max(2 * float(tail), 2 / DRAWS, 2.0 ** (1 - len(sums))))
-    return Paired(estimate, p, int((d < 0).sum()), int((d > 0).sum()))
+    p = p_of_mean(d, 0.0, clusters, seed)
+    return Paired(bootstrap_mean(d, clusters, seed), p, int((d < 0).sum()), int((d > 0).sum()))
+
+
+def p_of_mean(
+    values: Sequence[float], limit: float, clusters: Sequence[Hashable] | None = None, seed: int = 0
+) -> float:
+    """p of a mean that lies at the limit: twice the share of resamples beyond it.
+
+    With few clusters the bootstrap is too sure, so p is never below the least that a sign test of as many
+    clusters can reach.
+    """
+    x = np.asarray(values, float) - limit
+    sums, counts = _by_cluster(x, clusters)
+    if len(sums) < 2 or not x.any():
+        return 1.0
+    drawn = _means(sums, counts, seed)
+    tail = min((drawn <= 0).mean(), (drawn >= 0).mean())
+    return min(1.0, max(2 * float(tail), 2 / DRAWS, 2.0 ** (1 - len(sums))))
+
+
+def p_of_share(right: int, n: int, limit: float) -> float:
+    """p of a share that lies at the limit: the score test, of which Wilson's interval is the inverse."""
+    z = abs(right / n - limit) / math.sqrt(limit * (1 - limit) / n)
+    return 2 * (1 - NormalDist().cdf(z))
 
 
 def holm(p: Sequence[float]) -> list[float]:
@@ -145,7 +158,9 @@ def holm(p: Sequence[float]) -> list[float]:
 
 def holm_words(count: int) -> str:
     """What the correction did, in words."""
-    if count < 2:
+    if not count:
+        return "No comparison could be made: there is nothing to correct."
+    if count == 1:
         return "One comparison was made: nothing to correct."
     return (
         f"{count} comparisons were made. With so many, about {count * ALPHA:.1f} would look like a "

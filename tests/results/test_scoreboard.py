@@ -11,7 +11,7 @@ import pytest
 
 from kvviz.cli import main
 from kvviz.results.choose import choose
-from kvviz.results.claims import claims
+from kvviz.results.claims import claims, correction
 from kvviz.results.scoreboard import paired, scoreboard
 from kvviz.results.study import COLUMNS, table_files
 
@@ -99,6 +99,21 @@ def test_a_gain_over_the_best_baseline_is_paired_and_may_be_too_small_to_tell():
     assert of(halved, "CriticalKV", "Less than half")["verdict"] == "holds"
 
 
+def test_claims_are_judged_together():
+    """0.97 against 0.92 is just told alone; among claims about four models it is not."""
+    noise = np.random.default_rng(0).normal(0, 0.115, 30)
+    one = made(30, {"snapkv": 0.5, "criticalkv": 0.5},
+               heads_improved=lambda m, i: 0.97 + noise[i] if m == "criticalkv" else None)  # fmt: skip
+    alone = of(verdicts(one), "CriticalKV", "Lower output")
+    four = claims(pd.concat([one.assign(model=f"m{k}") for k in range(4)]))
+    together = [row for row in four if row["claim"].startswith("Lower output")]
+    assert 0.005 < alone["p"] < 0.05 and alone["verdict"] == "holds"
+    for row in together:
+        assert row["interval"] == alone["interval"] and row["p"] > 0.05
+        assert row["verdict"] == "cannot be tested here" and "among so many claims" in row["reason"]
+    assert "comparisons were made" in correction(four) and "Holm" in correction(four)
+
+
 def test_two_items_decide_no_claim():
     rows = claims(made(2, {"snapkv": 1.0, "criticalkv": 0.0, "laprox": 0.0},
                        heads_improved=lambda m, i: 0.1))  # fmt: skip
@@ -120,10 +135,13 @@ def test_the_commands_read_the_folder_of_a_sweep(tmp_path, capsys):
         (tmp_path / name).write_bytes(data)
     out = tmp_path / "claims.json"
     assert main(["claims", "--table", str(tmp_path), "--json", str(out)]) == 0
-    written = json.loads(out.read_text())["claims"]
+    saved = json.loads(out.read_text())
+    written = saved["claims"]
     assert written == claims(table)
     assert {"paper", "claim", "protocol", "n", "interval", "value", "verdict", "reason"} <= set(written[0])
-    assert "cannot be tested here" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "cannot be tested here" in said and "corrected p" in said
+    assert saved["correction"] == correction(written) and said.rstrip().endswith(saved["correction"])
     assert main(["choose", str(tmp_path), "--quality", "0.7"]) == 0
     assert "laprox at 5%" in capsys.readouterr().out
     assert main(["claims", str(tmp_path / "nowhere")]) == 2

@@ -9,7 +9,16 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from kvviz.results.statistics import bootstrap_mean, holm, holm_words, mcnemar, paired_means, wilson
+from kvviz.results.statistics import (
+    bootstrap_mean,
+    holm,
+    holm_words,
+    mcnemar,
+    p_of_mean,
+    p_of_share,
+    paired_means,
+    wilson,
+)
 
 
 @pytest.mark.parametrize(("right", "n"), [(0, 5), (5, 5), (1, 3), (37, 50), (499, 1000)])
@@ -97,4 +106,21 @@ def test_holms_correction_by_its_definition():
             break
         by_steps.add(i)
     assert rejected == by_steps
+    assert "nothing to correct" in holm_words(0) and "nothing to correct" in holm_words(1)
     assert "20 comparisons" in holm_words(20) and "Holm" in holm_words(20)
+
+
+@pytest.mark.parametrize(("right", "n", "limit"), [(37, 50, 0.9), (45, 50, 0.9), (3, 40, 0.5), (40, 40, 0.9)])
+def test_p_of_a_share_is_that_of_the_score_test(right, n, limit):
+    p = p_of_share(right, n, limit)
+    assert p == pytest.approx(stats.chisquare([right, n - right], [limit * n, (1 - limit) * n]).pvalue)
+    interval = wilson(right, n)
+    assert (p < 0.05) == (not interval.low <= limit <= interval.high)
+
+
+def test_p_of_a_mean_agrees_with_its_interval_and_shifts_with_the_limit():
+    x = np.random.default_rng(8).normal(1, 1, 40)
+    at = bootstrap_mean(x)
+    assert p_of_mean(x, at.low - 0.02) < 0.05 < p_of_mean(x, at.low + 0.02)
+    assert p_of_mean(x, 0.7) == p_of_mean(x - 0.7, 0.0) == paired_means(np.full(40, 0.7), x).p
+    assert p_of_mean([1, 1, 1], 1) == p_of_mean([5.0], 0) == 1
