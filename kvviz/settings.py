@@ -42,6 +42,10 @@ def _folder(text: str) -> Path:
     return Path(text).expanduser()
 
 
+def _one_of(*words: str) -> Callable[[str], str]:
+    return lambda text: words[words.index(text.strip().lower())]
+
+
 @dataclass(frozen=True)
 class Row:
     """One setting: field name (variable KVVIZ_<NAME>), defaults, what it expects, what it means."""
@@ -174,6 +178,14 @@ ROWS: tuple[Row, ...] = (
         0,
     ),
     Row(
+        "cpu_products",
+        "auto",
+        "auto or plain",
+        "auto tries at the first use which exact way of multiplying is fastest on this processor; "
+        "plain leaves all to torch.",
+        _one_of("auto", "plain"),
+    ),
+    Row(
         "mcp",
         False,
         "1 or 0",
@@ -210,6 +222,7 @@ class Settings:
     hosts: tuple[str, ...]
     prefill_chunk: int
     threads: int
+    cpu_products: str
     mcp: bool
     queue_size: int
 

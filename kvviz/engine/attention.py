@@ -14,13 +14,14 @@ _ROWS_AT_HAND = 128
 _WEIGHTS_AT_HAND = 1 << 22  # 16 MB of float32
 
 
-def causal_attention(query, keys, values, layer, offset: int) -> torch.Tensor:
+def causal_attention(query, keys, values, layer, offset: int, by_rows: bool = False) -> torch.Tensor:
     """Causal attention of T queries [Hq, T, d], of which row r sees keys up to offset + r -> [Hq, T, d].
 
     keys and values are [Hkv, offset + T, d]. Sliding windows and learned sink logits are honoured.
+    by_rows: with the weights at hand, where that is faster; see `products`.
     """
     t, total = query.shape[1], keys.shape[1]
-    if layer.sinks is not None:
+    if layer.sinks is not None or by_rows:
         return attention_by_rows(query, keys, values, layer, offset)
     sliding = layer.window is not None and layer.window < total
     if not offset and not sliding:

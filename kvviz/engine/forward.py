@@ -18,6 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
+from kvviz.engine.products import FEW, PLAIN, Products, products_of
 from kvviz.kernels.product import can_use_onednn, project
 from kvviz.models import Model
 
@@ -33,7 +34,7 @@ def _attention(module, query, key, value, attention_mask, **kwargs):
     attend = _ATTEND.get()
     if attend is None:  # another thread runs the same model while our choice is set
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    with torch._C.DisableTorchFunction():  # no linear layer in there: `_FewRows` need not look at each call
+    with torch._C.DisableTorchFunction():  # no linear layer in there: `_Linear` need not look at each call
         return attend(module.layer_idx, query, key, value).transpose(1, 2).contiguous(), None
 
 
@@ -42,20 +43,21 @@ def _mask(*args, **kwargs):
     return sdpa_mask(*args, **kwargs) if _ATTEND.get() is None else None
 
 
-class _FewRows(TorchFunctionMode):
-    """Linear layers of a CPU model on few rows, as in decoding, go where they are fastest.
+class _Linear(TorchFunctionMode):
+    """Linear layers of a CPU model go where `products` found them fastest.
 
-    The BLAS that torch calls in float32 is far from the memory's speed there (measured on an AMD with
-    AVX-512: 2 to 6 times slower than oneDNN between 1 and 64 rows). Only what this thread calls while
-    the mode is open is seen; the model is not touched.
+    Only what this thread calls while the mode is open is seen; the model is not touched.
     """
 
-    MOST = 128
+    def __init__(self, products: Products):
+        super().__init__()
+        self.products = products
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is F.linear and not kwargs:
             rows, weight, *bias = args
-            if rows.numel() <= self.MOST * rows.shape[-1] and can_use_onednn(rows, weight):
+            few = rows.numel() <= FEW * rows.shape[-1]
+            if (*weight.shape, few) in self.products.onednn and can_use_onednn(rows, weight):
                 product = project(rows, weight)
                 return product if not bias or bias[0] is None else product.add_(bias[0])
         return func(*args, **(kwargs or {}))
@@ -83,7 +85,8 @@ def forward(
         token = _ATTEND.set(attend)
         try:
             config._attn_implementation = _NAME
-            with nullcontext() if gradients or model.device.type != "cpu" else _FewRows():
+            products = PLAIN if gradients else products_of(model)
+            with _Linear(products) if products.onednn else nullcontext():
                 return model.hf(
                     input_ids=input_ids.to(model.device),
                     position_ids=positions.to(model.device),

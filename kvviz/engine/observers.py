@@ -14,6 +14,7 @@ import torch
 
 from kvviz.engine.attention import attention_by_rows, causal_attention, rows_attention, unrotate
 from kvviz.engine.forward import forward
+from kvviz.engine.products import products_of
 from kvviz.errors import Cancelled
 
 _BLOCK = 256  # query rows worked on at once
@@ -188,7 +189,7 @@ class _RepeatAttend:
         n = trace.n
         keys = torch.cat([trace.keys[index], key[0]], 1)
         values = torch.cat([trace.values[index], value[0]], 1)
-        out = causal_attention(query[0], keys, values, layer, n)
+        out = causal_attention(query[0], keys, values, layer, n, products_of(trace.model).by_rows)
         self._record(index, query[0], key[0])
         return out[None]
 

@@ -18,6 +18,7 @@ import torch
 from kvviz.engine.attention import causal_attention, rows_attention
 from kvviz.engine.forward import forward
 from kvviz.engine.observers import OBSERVERS, ColumnSums
+from kvviz.engine.products import products_of
 from kvviz.engine.steps import Steps
 from kvviz.errors import Cancelled, NeedError
 from kvviz.methods import parse_method
@@ -224,6 +225,7 @@ class _Reader:
     def __init__(self, model: Model, n: int, observers: list, cancel: threading.Event | None):
         self.model, self.n, self.observers, self.cancel = model, n, observers, cancel
         self.sums = next((o for o in observers if isinstance(o, ColumnSums)), None)
+        self.by_rows = products_of(model).by_rows
         self.start = 0
         block = block_rows(n)
         self.shape = (model.n_kv_heads, -(-n // block) * block, model.head_dim)
@@ -245,7 +247,7 @@ class _Reader:
         first = 0 if layer.window is None else max(0, start - layer.window + 1)
         keys, values = self.keys[index][:, first:end], self.values[index][:, first:end]
         rest = (query[0], keys, values, layer, start - first)
-        out = self.sums.attend(index, *rest, first) if self.sums else causal_attention(*rest)
+        out = self.sums.attend(index, *rest, first) if self.sums else causal_attention(*rest, self.by_rows)
         self._keep_last(index, query[0])
         for observer in self.observers:
             began = time.perf_counter()

@@ -10,6 +10,7 @@ from reference import NEEDS, masked_logits, masked_model, prompt_of, trace_of
 from tiny import FAMILIES, make_hf, make_model
 
 import kvviz.engine.forward
+from kvviz.engine import products
 from kvviz.engine.forward import forward
 from kvviz.engine.observers import QueryStats
 from kvviz.engine.trace import prefill
@@ -91,15 +92,16 @@ def test_logits_to_keep_and_true_positions(tiny_llama):
     assert (stretched - whole).abs().max() > 0.01
 
 
+@pytest.mark.parametrize("few", [True, False])
 @pytest.mark.parametrize("family", ["llama", "qwen2"])  # without and with biases
-def test_few_rows_go_through_another_product(family, monkeypatch):
-    """Linear layers of few rows take it, of many not; the numbers are the model's own; gradients flow."""
+def test_linear_layers_go_where_they_are_fastest(family, few, monkeypatch):
+    """Those found faster by another product take it; the numbers are the model's own; gradients flow."""
     model = make_model(family)
-    ids = prompt_of(model, 60).input_ids
+    ids = prompt_of(model, 60).input_ids.repeat(1 if few else 3)
     seen = []
 
     def watched(rows, weight):
-        seen.append(rows.numel() // rows.shape[-1])
+        seen.append((*weight.shape, rows.numel() <= products.FEW * rows.shape[-1]))
         return rows @ weight.T
 
     def attend(index, query, key, value):
@@ -107,17 +109,22 @@ def test_few_rows_go_through_another_product(family, monkeypatch):
             query, key, value, is_causal=True, enable_gqa=True
         )
 
+    linear = next(m for m in model.hf.modules() if isinstance(m, torch.nn.Linear))
+    chosen = products.Products(frozenset({(*linear.weight.shape, few)}))
     monkeypatch.setattr(kvviz.engine.forward, "project", watched)
     monkeypatch.setattr(kvviz.engine.forward, "can_use_onednn", lambda rows, weight: True)
-    few = forward(model, ids[None], torch.arange(60)[None], attend)
-    assert seen and max(seen) == 60
+    monkeypatch.setattr(kvviz.engine.forward, "products_of", lambda model: chosen)
+    at = torch.arange(len(ids))[None]
+    ours = forward(model, ids[None], at, attend)
+    assert set(seen) == chosen.onednn
     with torch.no_grad():
         plain = model.hf(input_ids=ids[None], use_cache=False).logits
-    torch.testing.assert_close(few, plain, atol=1e-4, rtol=1e-4)
+    torch.testing.assert_close(ours, plain, atol=1e-4, rtol=1e-4)
     seen.clear()
-    torch.nn.functional.linear(torch.ones(2, 4), torch.ones(3, 4))  # outside of a forward
-    forward(model, ids.repeat(1, 3)[:, :150], torch.arange(150)[None], attend)
-    forward(model, ids[None], torch.arange(60)[None], attend, gradients=True)
+    torch.nn.functional.linear(torch.ones(2, linear.in_features), linear.weight)  # outside of a forward
+    forward(model, ids[None], at, attend, gradients=True)
+    other = ids[None].repeat(1, 3) if few else ids[None, :60]
+    forward(model, other, torch.arange(other.shape[1])[None], attend)  # as many rows as were not tried
     assert seen == []
 
 
