@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import re
 from datetime import datetime
 from typing import Any
 
@@ -12,7 +13,7 @@ import numpy as np
 from kvviz.engine.ask import Ask
 from kvviz.identity import Budget, MethodRef
 from kvviz.results.comparison import Variant
-from kvviz.results.story import Experiment, Opening, Places, Story
+from kvviz.results.story import MOST_STEPS, MOST_WORDS, Experiment, Opening, Places, Step, Story
 from kvviz.types import PROTOCOLS, Mark, ModelInfo, Prompt
 
 _MOST = 2**40  # of any whole number
@@ -227,7 +228,26 @@ def story(s: Any, info: ModelInfo, size: int) -> Story:
         opening=_opening(s.get("opening"), info, size),
         places=_places(s.get("places")),
         experiment=_experiment(s.get("experiment")),
+        steps=steps(s.get("steps") or [], info, size),
     )
+
+
+def steps(given: Any, info: ModelInfo, size: int) -> tuple[Step, ...]:
+    """The steps of a story, from a file or from the page."""
+    if len(items(given)) > MOST_STEPS:
+        raise ValueError("too many steps")
+    return tuple(_step(item, info, size) for item in given)
+
+
+def _step(given: dict[str, Any], info: ModelInfo, size: int) -> Step:
+    words, shows, view = text(given["words"]), text(given["shows"]), _opening(given["view"], info, size)
+    if set(given) != _STEP or view is None or len(words) > MOST_WORDS or not _SHOWS.fullmatch(shows):
+        raise ValueError("not a step of a story")
+    return Step(words, shows, view)
+
+
+_STEP = {f.name for f in dataclasses.fields(Step)}
+_SHOWS = re.compile("[a-z_]{1,20}")
 
 
 def _opening(given: Any, info: ModelInfo, size: int) -> Opening | None:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+MOST_STEPS = 24
+MOST_WORDS = 400  # characters of a step
+
 
 @dataclass(frozen=True)
 class Opening:
@@ -16,6 +19,18 @@ class Opening:
     tok: tuple[int, int] | None = None
     layer: int | None = None
     head: int | None = None
+
+
+@dataclass(frozen=True)
+class Step:
+    """One step of a story: what its teller says, and what is looked at meanwhile.
+
+    shows  the part of the page that shows it: a tab's name, "answers", "text" or "budget".
+    """
+
+    words: str
+    shows: str
+    view: Opening
 
 
 @dataclass(frozen=True)
@@ -54,6 +69,7 @@ class Story:
     opening: Opening | None = None
     places: Places | None = None
     experiment: Experiment | None = None
+    steps: tuple[Step, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """The parts that are there, as plain values."""

@@ -8,14 +8,20 @@ import secrets
 import shutil
 import tempfile
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from kvviz.errors import InputError
+from kvviz.results import manifest
+from kvviz.results.comparison import Comparison
+from kvviz.results.story import Opening
 from kvviz.ui import assets
 from kvviz.ui.chosen import Chosen
 from kvviz.ui.runs import Run
 
+NAMES = {"zip": "kvviz-run.zip", "npz": "kvviz-run.npz", "html": "kvviz-report.html",
+         "page": "kvviz-page.html"}  # fmt: skip
 KEEP_S = 900  # a file is fetched at once; later it is only in the way
 
 
@@ -33,11 +39,11 @@ class Exports:
             from kvviz.exports import python_lines
 
             return {"name": "kvviz-run.py", "type": "text/x-python", "text": python_lines(run.comparison)}
-        if kind not in ("zip", "npz", "html"):
+        if kind not in NAMES:
             raise InputError("There is no such export.")
         try:
-            target = self._fresh() / f"kvviz-{'report' if kind == 'html' else 'run'}.{kind}"
-            _write(run, chosen, kind, target)
+            target = self._fresh() / NAMES[kind]
+            _write(with_steps(run.comparison, args), chosen, kind, target)
         except OSError as error:
             raise InputError("The file could not be written on the server. Try again later.") from error
         return {"name": target.name, "path": str(target)}
@@ -53,14 +59,29 @@ class Exports:
         return fresh
 
 
-def _write(run: Run, chosen: Chosen, kind: str, target: Path) -> None:
-    c = run.comparison
+def with_steps(c: Comparison, args: dict[str, Any]) -> Comparison:
+    """The run with the story that the page tells of it, where it tells one."""
+    if args.get("steps") is None:
+        return c
+    try:
+        steps = manifest.steps(args["steps"], c.model, len(c.prompt.input_ids))
+    except (KeyError, TypeError, ValueError):
+        raise InputError("A step of this story does not fit the run. Delete it, then save again.") from None
+    return replace(c, story=replace(c.story, steps=steps))
+
+
+def _write(c: Comparison, chosen: Chosen, kind: str, target: Path) -> None:
     if kind == "zip":
         c.save(target)
     elif kind == "npz":
         from kvviz.exports import masks_npz
 
         target.write_bytes(masks_npz(c))
+    elif kind == "page":
+        from kvviz.ui.saved_page import page_html
+
+        view = Opening(chosen.a, chosen.b, c.share(chosen.budget), chosen.tok, chosen.layer, chosen.head)
+        target.write_text(page_html(c, view), encoding="utf-8")
     else:
         from kvviz.exports import report_html
 

@@ -18,6 +18,7 @@ from kvviz.engine.ask import Ask
 from kvviz.errors import KvvizError
 from kvviz.results.cause_words import known_answers
 from kvviz.results.comparison import Comparison
+from kvviz.results.story import Places
 from kvviz.results.words import labels
 from kvviz.ui import chosen as selection
 from kvviz.ui.export_views import Exports
@@ -38,10 +39,14 @@ def view(name: str) -> Callable[[View], View]:
     return keep
 
 
+def register() -> None:
+    """Bring in the modules whose functions are views."""
+    from kvviz.ui import cause_views, figure_views, form, story_views  # noqa: F401
+
+
 def answer(store: RunStore, exports: Exports, body: Any, visitor: str = "") -> dict[str, Any]:
     """Answer one request {view, run, sel, args} of a visitor; nothing in it is trusted."""
-    from kvviz.ui import cause_views, figure_views, form, tour_views  # noqa: F401  (they register)
-
+    register()
     body = body if isinstance(body, dict) else {}
     name = str(body.get("view"))
     fn = exports.view if name == "export" else VIEWS.get(name)
@@ -107,8 +112,8 @@ def meta(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, 
         "question": c.prompt.question,
         "date": str(c.settings.get("date") or c.settings.get("created") or "")[:10],
         "opening": dataclasses.asdict(c.story.opening or opening(c)),
-        "range": _range(c),
-        "places": c.story.places and dataclasses.asdict(c.story.places),
+        "range": map_range(c),
+        "places": c.story.places and _places(c.story.places),
         "experiment": c.story.experiment and dataclasses.asdict(c.story.experiment),
         "evictions": any(v.evictions for v in c.variants),
         "causes": {m: [c.share(b) for x, b in known_answers(c) if x == m] for m in c.methods},
@@ -120,6 +125,12 @@ def meta(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, 
     }  # fmt: skip
 
 
+def _places(places: Places) -> dict[str, Any]:
+    """A browser's objects have texts as keys."""
+    found = {m: {str(share): row for share, row in rows.items()} for m, rows in places.found.items()}
+    return {**dataclasses.asdict(places), "found": found}
+
+
 def _decoding(c: Comparison) -> str:
     """How the answers were written: "greedy", or the temperature they were sampled at."""
     ask = Ask.of_settings(c.settings)
@@ -127,7 +138,7 @@ def _decoding(c: Comparison) -> str:
     return f"{ask.decoding} · evicted again every {every} new tokens" if every else ask.decoding
 
 
-def _range(c: Comparison) -> list[int] | None:
+def map_range(c: Comparison) -> list[int] | None:
     """Tokens the maps open on where the text is too long to see whole, else None."""
     from kvviz.figures.kept import opening_range
 

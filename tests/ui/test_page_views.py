@@ -20,7 +20,7 @@ def _ask(store, tmp_path, view, sel=None, **args):
     return json.loads(orjson.dumps(reply))
 
 
-HAND_MADE = ["meta", "text", "finding", "cards", "all_answers", "document", "why_card", "tour"]
+HAND_MADE = ["meta", "text", "finding", "cards", "all_answers", "document", "why_card", "story"]
 HAND_MADE += ["form", "cause", "fork", "looked"]
 ALL = [*HAND_MADE, *(row.id for row in FIGURES if row.id != "steps")]
 
@@ -61,6 +61,18 @@ def test_no_more_columns_than_the_page_has_pixels(store, tmp_path, view):
 def test_a_zoom_is_binned_again(store, tmp_path):
     spec = json.loads(_ask(store, tmp_path, "kept", x0=40, x1=60)["figure"])
     assert spec["layout"]["meta"]["cells"] | {"x0": 40, "x1": 60} == spec["layout"]["meta"]["cells"]
+
+
+def test_places_at_which_the_question_was_asked_reach_the_browser(store, tmp_path):
+    from dataclasses import replace
+
+    from kvviz.results.story import Places
+
+    run = store.get("stored-example")
+    places = Places({"snapkv": {0.1: (True, False)}}, "Code", (0.1, 0.9))
+    run.comparison = replace(run.comparison, story=replace(run.comparison.story, places=places))
+    told = _ask(store, tmp_path, "meta")["places"]
+    assert told == {"found": {"snapkv": {"0.1": [True, False]}}, "what": "Code", "depths": [0.1, 0.9]}
 
 
 def test_exports(store, tmp_path):

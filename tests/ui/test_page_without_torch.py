@@ -13,7 +13,7 @@ import sys
 from kvviz.ui.export_views import Exports
 from kvviz.ui.runs import RunStore
 from kvviz.ui.views import VIEWS, answer
-import kvviz.ui.figure_views, kvviz.ui.tour_views
+import kvviz.ui.figure_views, kvviz.ui.story_views
 store = RunStore()
 sel = {"a": "snapkv", "b": "dropkv", "budget": 0.1, "tok": [124, 129], "layer": 3, "head": 1}
 for view in [*VIEWS, "export"]:

@@ -3,7 +3,7 @@ import {h, put} from './lib/dom.js';
 import {readLink} from './lib/link.js';
 import {banner, live, page} from './lib/page.js';
 import {plotly} from './lib/plotly.js';
-import {buildTabs, showTab} from './lib/tabs.js';
+import {buildTabs, showTab, tabs} from './lib/tabs.js';
 import {buildAnswers} from './views/answers.js';
 import {buildBar} from './views/bar.js';
 import {buildCause} from './views/cause.js';
@@ -16,22 +16,27 @@ import {buildForm} from './views/form.js';
 import {emptyPage, openRun, statusLine} from './views/opening.js';
 import {liveBox} from './views/run.js';
 import {buildSteps} from './views/steps.js';
+import {buildStory} from './views/story.js';
 import {buildSweep} from './views/sweep.js';
 import {buildTour} from './views/tour.js';
 import {buildTry} from './views/tryit.js';
 import {buildWhy} from './views/why.js';
 
-export function start({element, props, server, trigger, plotlyUrl}) {
+// `offline`: the page of a saved file (lib/saved.js), whose boot names the tabs it holds.
+export function start({element, props, server, trigger, plotlyUrl, offline = false}) {
   const boot = {stored: [], methods: {}, ...JSON.parse(props.boot || '{}')};
-  Object.assign(page, {app: element.querySelector('#kv-app'), boot, server, trigger, plotly: plotlyUrl});
+  Object.assign(page, {app: element.querySelector('#kv-app'), boot, server, trigger, plotly: plotlyUrl,
+    offline});
+  page.app.classList.toggle('kv-offline', offline);
   plotly().catch(() => {});  // 5 MB of script: read while the run is asked for
   const {views, under} = buildTabs([['kept', 'Kept', ...buildKept()], ['why', 'Why', ...buildWhy()],
     ['cause', 'Cause', buildCause()],
     ['effect', 'Effect', ...buildEffect()], ['sweep', 'Sweep', buildSweep()], ['try', 'Try it', buildTry()],
     ['steps', 'Steps', buildSteps()]]);
-  put(page.app, banner, buildForm(), buildTour(), statusLine, liveBox, findingBox,
-    h('div', {class: 'kv-explore'}, buildBar(), ...buildAnswers(),
+  put(page.app, banner, offline ? null : buildForm(), buildTour(), statusLine, liveBox, findingBox,
+    h('div', {class: 'kv-explore'}, buildBar(), buildStory(), ...buildAnswers(),
       h('div', {class: 'kv-work'}, buildDocument(), views), under), live);
+  for (const [id, {button}] of tabs) button.hidden = offline && !boot.tabs.includes(id);
   mountHead();
   const link = readLink(), first = boot.stored[0];
   showTab(link.tab || 'kept');

@@ -1,7 +1,9 @@
-// The link holds ids and numbers only, never text.
+// The link holds ids and numbers only, never text; a story stands behind its "#" (lib/story.js).
+import {page} from './page.js';
 import {MOST_MARKS, S} from './state.js';
 
 export function writeLink() {
+  if (page.offline) return;
   const s = S.sel, q = new URLSearchParams(location.search);
   const set = (key, value) => value === null || value === undefined ? q.delete(key) : q.set(key, value);
   set('r', S.run);
@@ -13,7 +15,7 @@ export function writeLink() {
   set('m', s.marks?.length ? s.marks.map(m => m.join('-')).join(',') : null);
   set('k', s.budget === undefined ? null : +s.budget.toFixed(6));
   set('v', S.tab);
-  history.replaceState(history.state, '', `${location.pathname}?${q}`);
+  history.replaceState(history.state, '', `${location.pathname}?${q}${location.hash}`);
   if (window.parent !== window) {
     window.parent.postMessage({queryString: q.toString(), hash: ''}, 'https://huggingface.co');
   }

@@ -60,6 +60,9 @@ export function touch(changed) {
 
 const seen = view => !view.tab || view.tab === S.tab;
 
+// Whether a view that can be seen is still being asked for.
+export const working = () => views.some(view => seen(view) && (view.busy || view.again));
+
 export const redo = view => { view.dirty = true; return refresh(view); };
 
 // One request in flight for each view; the newest selection wins.

@@ -3,6 +3,8 @@ import {chooser, h, put} from '../lib/dom.js';
 import {fmt, shown, spanName} from '../lib/format.js';
 import {say} from '../lib/page.js';
 import {S, choose, isDecoded, isOne, label, stepIndex, textOf, toggleMark} from '../lib/state.js';
+import {playButton} from './play.js';
+import {addButton} from './story.js';
 
 const bar = {};
 const NAMED = 11, LAST_NAMED = 89;  // % of the slider between two labels; beyond the second, only the end's
@@ -31,8 +33,8 @@ export function buildBar() {
   return h('section', {class: 'kv-bar', 'aria-label': 'Selection'},
     h('div', {class: 'kv-bar-row'}, bar.a, bar.b, bar.swap,
       h('div', {class: 'kv-budget'}, h('span', {class: 'kv-label'}, 'Budget'),
-        h('div', {class: 'kv-slide'}, bar.slider, bar.ticks), bar.triple)),
-    h('div', {class: 'kv-bar-row'}, bar.layer, bar.head, bar.tokens, bar.marks, bar.clear));
+        h('div', {class: 'kv-slide'}, bar.slider, bar.ticks), playButton, bar.triple)),
+    h('div', {class: 'kv-bar-row'}, bar.layer, bar.head, bar.tokens, bar.marks, bar.clear, addButton));
 }
 
 function slide() {

@@ -1,15 +1,15 @@
-// Header: title, link, exports, and the line that says which run is shown and the ways to another.
-import {chooser, fileName, h, put, save} from '../lib/dom.js';
+// Header: title, story, link, exports, and the line that says which run is shown and the ways to another.
+import {chooser, h, put} from '../lib/dom.js';
 import {fmt} from '../lib/format.js';
 import {myRuns, remember} from '../lib/mine.js';
-import {ask, page} from '../lib/page.js';
-import {S, label} from '../lib/state.js';
+import {page} from '../lib/page.js';
+import {S} from '../lib/state.js';
+import {exportMenu} from './export.js';
 import {findingBox} from './finding.js';
-import {openRun, tellStatus} from './opening.js';
+import {openRun} from './opening.js';
+import {storyButton} from './story.js';
 import {startTour} from './tour.js';
 
-const EXPORTS = [['zip', 'Whole run (.zip)'], ['npz', 'Kept masks (.npz)'], ['html', 'Report (.html)'],
-  ['py', 'Python lines (.py)']];
 const sourceLine = h('div', {class: 'kv-source', id: 'kv-source'});
 
 export function mountHead() {
@@ -22,8 +22,8 @@ export function mountHead() {
   put(place, skip, h('div', {class: 'kv-headline'}, h('h1', {}, 'kvviz'), ' ',
     h('p', {}, 'What does a language model forget when its cache is cut?')),
   h('div', {class: 'kv-head-tools'},
-    h('button', {class: 'kv-button', id: 'kv-tour-again', onclick: startTour}, 'Tour'), copyButton(),
-      exportMenu()), sourceLine);
+    h('button', {class: 'kv-button', id: 'kv-tour-again', onclick: () => startTour()}, 'Tour'), storyButton,
+    copyButton(), exportMenu()), sourceLine);
   document.addEventListener('kv:run', showSource);
   if (S.meta) showSource();
 }
@@ -37,36 +37,6 @@ function copyButton() {
       setTimeout(() => { copy.textContent = 'Copy link'; }, 2500);
     }}, 'Copy link');
   return copy;
-}
-
-function exportMenu() {
-  const menu = h('details', {class: 'kv-menu', id: 'kv-export'}, h('summary', {class: 'kv-button'}, 'Export'),
-    h('div', {class: 'kv-menu-list'},
-      EXPORTS.map(([kind, text]) => h('button', {class: 'kv-menu-item', onclick: () => {
-      menu.open = false;
-      exportRun(kind);
-    }}, text))));
-  document.addEventListener('click', event => { if (!menu.contains(event.target)) menu.open = false; });
-  menu.addEventListener('keydown', event => { if (event.key === 'Escape') menu.open = false; });
-  return menu;
-}
-
-// The file of the run as it is looked at now. Addresses are relative to the page, so a proxy keeps its own.
-async function exportRun(kind) {
-  tellStatus('Preparing the file');
-  const reply = await ask('export', {kind});
-  tellStatus(reply.error, true);
-  if (reply.error) return;
-  const ending = reply.name.split('.').pop();
-  const view = kind === 'html' ? ['report', label(S.sel.a), S.sel.b && label(S.sel.b),
-    fmt.budget(S.sel.budget)] : ['run'];
-  const name = fileName([S.meta.title, ...view].filter(Boolean).join(' '), ending);
-  if (reply.text !== undefined) { save(name, reply.text, reply.type); return; }
-  try {  // read here, not by a link: a failure is told, and the file has a name of its own
-    const file = await fetch(new URL(`gradio_api/file=${reply.path}`, document.baseURI));
-    if (!file.ok) throw new Error(file.statusText);
-    save(name, await file.blob());
-  } catch (error) { tellStatus('The file could not be fetched. Try again in a moment.', true); }
 }
 
 const ORIGINS = {stored: 'Stored example', own: 'Your run', file: 'Opened file'};

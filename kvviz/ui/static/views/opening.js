@@ -34,7 +34,8 @@ export async function openRun(id, wanted, tab) {
   const {sel, told} = fitted(wanted, m);
   Object.assign(S, {meta: {...m, own_marks: m.marks}, doc: null, codes: null});
   page.app.classList.remove('kv-empty');
-  tabs.get('steps').button.hidden = !m.evictions;
+  if (!m.evictions) tabs.get('steps').button.hidden = true;
+  else if (!page.offline) tabs.get('steps').button.hidden = false;
   setSelection(sel, 'open', []);
   document.dispatchEvent(new CustomEvent('kv:run'));
   if (told.length) tellStatus(told.join(' '));

@@ -1,0 +1,165 @@
+"""The page of one run as one file that needs neither server nor network: modules, plotly.js, and the replies
+to what a story asks."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from typing import Any
+
+import orjson
+
+from kvviz.errors import KvvizError
+from kvviz.figures import FIGURES
+from kvviz.results.comparison import Comparison
+from kvviz.results.story import Opening, Step
+from kvviz.ui import assets
+from kvviz.ui import chosen as selection
+from kvviz.ui.openings import opening
+from kvviz.ui.runs import Run
+
+COLUMNS = (260, 800)  # of a map: for a phone and for a wide screen
+TABS = ("kept", "why", "cause", "effect", "sweep", "steps")  # what a finished run alone can show
+MOST_PLAYED = 20_000  # tokens up to which the file holds every stop of the slider
+_ANSWER = ("a", "b", "budget")
+# What the page asks beside its figures, by tab ("" = always), and the fields that each one reads.
+_READS: dict[str, dict[str, tuple[str, ...]]] = {
+    "": {"cards": _ANSWER, "finding": _ANSWER, "document": (*_ANSWER, "layer", "head")},
+    "why": {"why_card": (*_ANSWER, "tok", "layer", "head")},
+    "cause": {"cause": ("a", "budget")},
+}
+_FIELDS = (*_ANSWER, "tok", "layer", "head")
+_SIDES = {row.id for row in FIGURES if row.sides}
+_MAPS = {row.id for row in FIGURES if "range" in row.reads}
+_IMPORT = re.compile(r"""(\bfrom\s+|\bimport\s+)'(\.{1,2}/[^']+)'""")
+
+
+def page_html(c: Comparison, view: Opening | None = None) -> str:
+    """The page of a run with its story. It opens on the first step, without a story on `view`, or where the
+    run itself opens.
+
+    What neither the story nor that view shows is not in the file, and the page leaves it out.
+    """
+    steps = c.story.steps
+    first = steps[0].view if steps else view or c.story.opening or opening(c)
+    c = replace(c, story=replace(c.story, opening=first))
+    title = c.story.title or f"kvviz: {c.model.id}"
+    run = Run("saved", c, "file", title)
+    replies = list(_replies(run, first, steps))
+    tabs = [tab for tab in TABS if any(one["view"] in _figures(tab) for one in replies)]
+    boot = {"stored": [{"id": run.id, "title": title}], "methods": {}, "tabs": tabs}
+    library = assets.plotly_js().read_text(encoding="utf-8").replace("</script", "<\\/script")
+    return (
+        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>{html.escape(title)}</title><style>{assets.style()}</style>"
+        f'<script type="importmap">{_inert({"imports": _modules()})}</script></head>\n'
+        '<body><div class="gradio-container"><main><div id="kv-head" class="kv"></div>'
+        '<div id="kv-app" class="kv" aria-busy="true"></div></main></div>\n'
+        f'<script type="text/plain" id="plotly">{library}</script>\n'
+        f'<script type="application/json" id="boot">{_inert(boot)}</script>\n'
+        f'<script type="application/json" id="replies">{_inert(replies)}</script>\n'
+        f'<script type="module">{_START}</script>\n</body></html>\n'
+    )
+
+
+_START = """
+const dark = matchMedia('(prefers-color-scheme: dark)');
+const follow = () => document.body.classList.toggle('dark', dark.matches);
+follow();
+dark.addEventListener('change', follow);
+const text = id => document.getElementById(id).textContent;
+window.kvPlotly = Promise.resolve(text('plotly'));
+const [page, {savedServer}] = await Promise.all([import('kvviz/main.js'), import('kvviz/lib/saved.js')]);
+page.start({element: document, props: {boot: text('boot')}, trigger: () => {}, plotlyUrl: '', offline: true,
+  server: savedServer(JSON.parse(text('replies')))});
+"""
+
+
+def _inert(value: Any) -> str:
+    """JSON that may stand inside a <script>, whatever the texts in it are."""
+    written = json.dumps(value, allow_nan=False, separators=(",", ":"))
+    return written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
+
+
+def _modules() -> dict[str, str]:
+    """{name: address that holds the module itself}: relative imports have no place to be relative to."""
+    found = {}
+    for name in assets.modules():
+        source = (assets.STATIC / name).read_text(encoding="utf-8")
+        folder = posixpath.dirname(name)
+
+        def absolute(match: re.Match[str], folder: str = folder) -> str:
+            return f"{match[1]}'kvviz/{posixpath.normpath(posixpath.join(folder, match[2]))}'"
+
+        code = base64.b64encode(_IMPORT.sub(absolute, source).encode()).decode()
+        found[f"kvviz/{name}"] = f"data:text/javascript;base64,{code}"
+    return found
+
+
+def _figures(tab: str) -> dict[str, tuple[str, ...]]:
+    """{view: the fields it reads} of what a tab shows."""
+    rows = [row for row in FIGURES if row.tab == tab and not row.folded]
+    reads = {row.id: tuple(f for f in row.reads if f in _FIELDS) for row in rows}
+    return {**reads, **_READS.get(tab, {})}
+
+
+def _replies(run: Run, first: Opening, steps: Sequence[Step]) -> Iterator[dict[str, Any]]:
+    """What the page will ask, each once, with its reply as the page reads it."""
+    c = run.comparison
+    seen: set[str] = set()
+
+    def asked(sel: dict[str, Any], views: dict[str, tuple[str, ...]]) -> Iterator[dict[str, Any]]:
+        for name, reads in views.items():
+            for side in ("a", "b") if name in _SIDES else (None,):
+                for columns in COLUMNS if name in _MAPS else (None,):
+                    one = {"view": name, "side": side, "columns": columns, "sel": {f: sel[f] for f in reads}}
+                    key = json.dumps(one)
+                    if key in seen or (side == "b" and sel["b"] is None):
+                        continue
+                    seen.add(key)
+                    reply = _reply(run, name, sel, side, columns)
+                    if reply is not None:
+                        yield {**one, "reply": reply}
+
+    sel = _selection(c, first)
+    yield from asked(sel, {"meta": (), "text": (), "story": ()})
+    for tab in ("", *TABS):
+        yield from asked(sel, _figures(tab) if tab else _READS[""])
+    for step in steps:
+        at = _selection(c, step.view)
+        yield from asked(at, {**_READS[""], **_figures(step.shows)})
+    if c.n <= MOST_PLAYED:
+        for budget in selection.steps(c):
+            yield from asked({**sel, "budget": c.share(budget)}, {**_READS[""], "kept": ("a", "b", "budget")})
+
+
+def _selection(c: Comparison, view: Opening) -> dict[str, Any]:
+    """A view's selection as the page will send it: checked, its budget the nearest of the run's."""
+    checked = selection.checked(asdict(view), c)
+    return {"a": checked.a, "b": checked.b, "budget": c.share(checked.budget),
+            "tok": None if checked.tok is None else list(checked.tok),
+            "layer": checked.layer, "head": checked.head}  # fmt: skip
+
+
+def _reply(
+    run: Run, name: str, sel: dict[str, Any], side: str | None, columns: int | None
+) -> dict[str, Any] | None:
+    """A view's reply, None where this run has none."""
+    from kvviz.ui.views import VIEWS, map_range, register
+
+    register()
+    args: dict[str, Any] = {"by": "ab", "side": side, "columns": columns}
+    shown = map_range(run.comparison)
+    if columns and shown:
+        args |= {"x0": shown[0], "x1": shown[1]}
+    try:
+        reply = VIEWS[name](run, selection.checked(sel, run.comparison), args)
+    except KvvizError:
+        return None
+    return json.loads(orjson.dumps(reply, default=str, option=orjson.OPT_SERIALIZE_NUMPY))
