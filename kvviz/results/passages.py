@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from itertools import groupby
 
 from kvviz.errors import InputError
 from kvviz.types import Prompt
 
 UNITS = ("sentence", "line", "paragraph")
 KINDS = ("document", "question", "template")
-# Where a piece ends: behind a full stop that is followed by a space, or at a line's end; scripts that are
-# written without spaces have full stops of their own.
+# Where a piece ends: behind a full stop that is followed by a space, or at a line's end that no editor made
+# (see `_wraps`); scripts that are written without spaces have full stops of their own.
 _ENDS = {
     "sentence": re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)\s*|[。！？｡]+[」』”]*\s*|\n\s*"),
     "line": re.compile(r"\n\s*"),
     "paragraph": re.compile(r"\n[^\S\n]*\n\s*"),
 }
+
+_FILLED = 40  # characters of a line from which on its end may be there for the width's sake
+_GOES_ON = re.compile(r"[\w,]\s*$")
+_ITEM = re.compile(r"\s*([-*•]|\(?\w{1,3}[.)])\s")
+_CODE = re.compile(r"[_={}\[\]<>\\|]")  # lines of programs end where they end
 
 
 @dataclass(frozen=True)
@@ -57,8 +63,30 @@ def passages(prompt: Prompt, unit: str = "sentence") -> list[Passage]:
 
 def _starts(document: str, unit: str) -> list[int]:
     """First character of each piece of the document."""
-    ends = [m.end() for m in _ENDS[unit].finditer(document)]
+    wraps = _wraps(document) if unit == "sentence" else ()
+    ends = [m.end() for m in _ENDS[unit].finditer(document) if m.start() not in wraps]
     return [0, *(end for end in ends if end < len(document))]
+
+
+def _wraps(document: str) -> set[int]:
+    """Line ends at which a sentence goes on, for the text was filled to a width: behind a long line of prose
+    whose next word would not have fitted into the widest line of its paragraph, or which goes on in lower
+    case."""
+    found: set[int] = set()
+    at = 0
+    for written, paragraph in groupby(document.split("\n"), key=lambda line: bool(line.strip())):
+        lines = list(paragraph)
+        width = max(map(len, lines))
+        for line, following in zip(lines, [*lines[1:], ""]):
+            at += len(line)
+            new = _ITEM.match(following) or _CODE.search(line + following)
+            if written and following and len(line) >= _FILLED and not new:
+                word = following.split()[0]
+                fits = len(line.rstrip()) + 1 + len(word) <= width
+                if not fits or (word[0].islower() and _GOES_ON.search(line)):
+                    found.add(at)
+            at += 1
+    return found
 
 
 def passage_of(prompt: Prompt, kind: str, start: int, end: int) -> Passage:

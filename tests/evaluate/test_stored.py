@@ -28,7 +28,7 @@ def test_each_run_is_labelled(path):
     assert {p.method for p in c.at_stops} == set(c.methods) and {"attention", "effect"} <= set(c.lenses)
 
 
-@pytest.mark.parametrize("path", [FILES[0], FILES[1], FILES[3]], ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_a_run_carries_what_its_first_method_lost(path):
     c = kvviz.load_comparison(path)
     assert "attention_answer" in c.lenses and c.fork is not None and c.ablation is not None

@@ -43,6 +43,45 @@ def test_scripts_without_spaces():
     assert texts(prompt, "sentence") == ["一艘船来了。", "两艘走了！", "号码是58213。"]
 
 
+FILLED = """\
+  3. You may copy and distribute the Program in object code, under the
+terms of Section 1 above. Accompany it with a written offer, valid for at
+least three years, to give any third party a copy of the source. The
+General terms hold, as they do
+in any case:
+
+b) Items of a list stay items, however long their lines may be here
+c) and that goes for the last one too."""
+
+CODE = """\
+The gauge sends frames that arrive late, twice or damaged, so
+each one is checked.
+def level_of(frame: bytes, offset: int) -> int:
+    level = struct.unpack(">h", frame[2:4])[0] + OFFSET_MM
+    return level + offset"""
+
+
+FILLED_SENTENCES = [
+    "3.",
+    "You may copy and distribute the Program in object code, under the\nterms of Section 1 above.",
+    "Accompany it with a written offer, valid for at\nleast three years, to give any third party a copy of "
+    "the source.",
+    "The\nGeneral terms hold, as they do",
+    "in any case:",
+    "b) Items of a list stay items, however long their lines may be here",
+    "c) and that goes for the last one too.",
+]
+CODE_SENTENCES = [CODE[:82], *(line.strip() for line in CODE.split("\n")[2:])]
+
+
+@pytest.mark.parametrize(
+    ("document", "sentences"), [(FILLED, FILLED_SENTENCES), (CODE, CODE_SENTENCES)], ids=["text", "code"]
+)
+def test_a_sentence_goes_on_where_an_editor_broke_its_line(document, sentences):
+    prompt = kvviz.build_prompt(make_model("llama"), document, "Which number is it?")
+    assert texts(prompt, "sentence") == sentences
+
+
 def test_an_unknown_unit_is_named(prompt):
     with pytest.raises(InputError, match="not 'page'"):
         passages(prompt, "page")
