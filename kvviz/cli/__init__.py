@@ -24,6 +24,7 @@ COMMANDS = {
     "ablate": "formula or setting? methods x windows x poolings",
     "methods": "list the methods with their options",
     "sweep": "many items, models, methods and budgets into one table",
+    "plot": "a sweep as pictures and tables for a paper",
     "claims": "the papers' headlines beside what a sweep gives",
     "choose": "the cheapest method and budget that keeps a quality",
     "niah": "needle grid: methods x budgets x places in a text",

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from kvviz.cli.common import BUDGETS_HELP, DTYPES
 from kvviz.cli.files import check_folder
+from kvviz.cli.plot import KINDS_HELP, check_kinds, draw
 from kvviz.cli.terminal import Progress, interruptible, note
 from kvviz.engine.ask import Ask, whole
 from kvviz.errors import InputError
@@ -63,6 +64,7 @@ def add_study(parser: argparse.ArgumentParser, methods: str = "snapkv,criticalkv
     add("--retry", action="store_true", help="measure again what failed before")
     add("--layout", default=LAYOUTS[0], choices=LAYOUTS,
         help="kvpress: also its folders of predictions.csv, metrics.json and config.yaml")  # fmt: skip
+    add("--plot", default="", metavar="LIST", help=f"draw what is there afterwards: {KINDS_HELP}")
     add("--quiet", action="store_true", help="no progress on standard error")
 
 
@@ -81,6 +83,7 @@ def run(args: argparse.Namespace) -> int:
 def run_study(args: argparse.Namespace, items, needs_tokenizer: bool) -> int:
     """Measure `items(tokenizer)` as the arguments say, print what is there, return the exit code."""
     study, shard = _study(args), _shard(args.shard)
+    check_kinds(args.plot)
     workers = whole(args.workers, "The number of workers", 1)
     threads = whole(args.threads, "The number of threads", 0)
     models = list(dict.fromkeys(filter(None, (name.strip() for name in args.models.split(",")))))
@@ -116,6 +119,8 @@ def run_study(args: argparse.Namespace, items, needs_tokenizer: bool) -> int:
         write_kvpress(out, found)
     failed = f"; {outcome.failed:,} of them failed, with the reason in the table" if outcome.failed else ""
     print(f"{outcome.cells:,} of {outcome.of:,} cells are in {out}{failed}")
+    if args.plot and outcome.cells:
+        draw(out, args.plot)
     if outcome.unloaded and len(outcome.unloaded) == len(models):
         return 2
     return 130 if cancel.is_set() else 0

@@ -30,6 +30,12 @@ ROLES: dict[str, tuple[str, str]] = {  # role -> (light, dark)
     "differs": ("#FFF0B3", "#4D4212"),
 }
 
+# Lines of many methods ("line-0" ...), told apart by marker and dash as well; the first is the plain text's.
+LINES = (
+    ROLES["text"], ROLES["a"], ROLES["b"], ("#1E7A63", "#8FD9BF"), ROLES["outside-line"], ROLES["mark"],
+    ("#8A6D00", "#F5D04A"), ROLES["muted"],
+)  # fmt: skip
+
 PREFIX = "role:"
 RAMP_STEPS = 10  # ramp-0 is "evicted", ramp-10 is "kept"
 FIRST_STEP = 0.28  # of the way from evicted to kept
@@ -107,6 +113,7 @@ def _shades() -> dict[str, tuple[str, str]]:
     shades["on-step-0"] = ROLES["muted"]  # a dropped word is grey text on the pale fill
     for role in ("a", "b", "mixed", "differs", "protected", "outside"):
         shades[f"on-{role}"] = _readable(ROLES[role])
+    shades |= {f"line-{i}": pair for i, pair in enumerate(LINES)}
     shades["grid"] = _between(ROLES["page"], ROLES["muted"], 0.25)
     return shades
 
