@@ -17,7 +17,7 @@ PACKAGE = ROOT / "kvviz"
 
 # Stages in order; a module may import from its own stage and from those before it.
 STAGES = (
-    {"errors", "types", "settings", "resources", "identity", "options", "lazy", "memory"},
+    {"errors", "types", "settings", "resources", "identity", "options", "lazy", "memory", "hardware"},
     {"engine.ask", "engine.steps", "engine.formats"},
     {"models"},
     {"engine.ranking", "engine.counts", "engine.documents"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import re
 import textwrap
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ from transformers.utils import logging as hf_logging
 
 from kvviz import memory
 from kvviz.errors import ModelError
+from kvviz.hardware import lent
 from kvviz.identity import model_name
 from kvviz.models.adapters import Model, family_of, wrap_model
 from kvviz.models.catalog import CATALOG, offer, offered
@@ -46,7 +46,7 @@ def load_model(
               local .gguf file.
     dtype     "float32", "bfloat16", "float16", or "auto": bfloat16 where this device computes fast
               in it, else float32.
-    device    "cpu", "cuda", "cuda:1", or "auto".
+    device    "cpu", "cuda", "cuda:1", or "auto": over several GPUs where one is too small.
     progress  called as progress(message, fraction or None) while something slow goes on.
 
     Raises ModelError with one sentence when a model is unknown, unsupported, unreachable or broken.
@@ -72,15 +72,19 @@ def load_model(
             if isinstance(source, Path) and source.suffix.lower() == ".gguf":
                 source, notes = converted_folder(id, gguf_key(source), numbers, limits.cache, source, say)
         say(f"Loading {id}", None)
+        spread = device == "auto" and where.type == "cuda" and torch.cuda.device_count() > 1
         hf_model, tokenizer = (
-            _read_folder(source, id, numbers) if isinstance(source, Path) else _read_hub(source, numbers, say)
+            _read_folder(source, id, numbers, spread)
+            if isinstance(source, Path)
+            else _read_hub(source, numbers, say, spread)
         )
-        try:
-            hf_model = hf_model.to(where)
-        except torch.OutOfMemoryError as error:
-            raise ModelError(
-                f"{id} does not fit into the memory of {where}; choose a smaller model or bfloat16."
-            ) from error
+        if not on_several(hf_model, id):
+            try:
+                hf_model = hf_model.to(where)
+            except torch.OutOfMemoryError as error:
+                raise ModelError(
+                    f"{id} does not fit into the memory of {where}; choose a smaller model or bfloat16."
+                ) from error
     return dataclasses.replace(wrap_model(hf_model, tokenizer, id, tuple(notes)), source=name)
 
 
@@ -106,21 +110,36 @@ def _find(name: str) -> tuple[Path | str, str]:
     )
 
 
-def _read_folder(folder: Path, id: str, dtype: torch.dtype) -> tuple[Any, Any]:
+def on_several(hf_model: Any, id: str) -> bool:
+    """Whether its layers were spread over several GPUs; ModelError where those do not hold all of them."""
+    places = getattr(hf_model, "hf_device_map", None) or {}
+    if {"cpu", "disk"} & {str(place) for place in places.values()}:
+        raise ModelError(f"{id} does not fit into the memory of all GPUs here; choose a smaller model.")
+    return len(set(places.values())) > 1
+
+
+def _larger_than_one_gpu(config: Any, dtype: torch.dtype) -> bool:
+    """Whether the weights of this configuration leave less than a quarter of one GPU's free memory."""
+    with torch.device("meta"):
+        weights = sum(weight.numel() for weight in AutoModelForCausalLM.from_config(config).parameters())
+    return weights * dtype.itemsize > 0.75 * torch.cuda.mem_get_info(0)[0]
+
+
+def _read_folder(folder: Path, id: str, dtype: torch.dtype, spread: bool) -> tuple[Any, Any]:
     stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
     check_memory(id, stored)
     try:
-        return _read(str(folder), id, dtype, local_files_only=True)
+        return _read(str(folder), id, dtype, spread, local_files_only=True)
     except ModelError:
         raise
     except Exception as error:  # file and format errors have no common base
         raise ModelError(_folder_sentence(id, error)) from error
 
 
-def _read_hub(id: str, dtype: torch.dtype, say: Progress) -> tuple[Any, Any]:
+def _read_hub(id: str, dtype: torch.dtype, say: Progress, spread: bool) -> tuple[Any, Any]:
     """From the hub's local cache if it is complete there, else over the network."""
     try:
-        return _read(id, id, dtype, local_files_only=True)
+        return _read(id, id, dtype, spread, local_files_only=True)
     except ModelError:
         raise
     except Exception:  # not cached, or not all of it
@@ -128,21 +147,28 @@ def _read_hub(id: str, dtype: torch.dtype, say: Progress) -> tuple[Any, Any]:
     try:
         # One quick question first: without a network the loader would retry for half a minute.
         get_hf_file_metadata(hf_hub_url(id, "config.json"), timeout=10)
-        return _read(id, id, dtype, local_files_only=False)
+        return _read(id, id, dtype, spread, local_files_only=False)
     except ModelError:
         raise
     except Exception as error:  # hub, network and format errors have no common base
         raise ModelError(_hub_sentence(id, error)) from error
 
 
-def _read(place: str, id: str, dtype: torch.dtype, local_files_only: bool) -> tuple[Any, Any]:
-    """Configuration first: a model we cannot serve is refused before its weights are fetched."""
-    plain = {"trust_remote_code": False, "local_files_only": local_files_only}
-    family_of(AutoConfig.from_pretrained(place, **plain), id)
+def _read(
+    place: str, id: str, dtype: torch.dtype, spread: bool, local_files_only: bool
+) -> tuple[Any, Any]:
+    """Configuration first: a model we cannot serve is refused before its weights are fetched.
+
+    spread  there are several GPUs, over which a model goes that is too large for one.
+    """
+    plain: dict[str, Any] = {"trust_remote_code": False, "local_files_only": local_files_only}
+    config = AutoConfig.from_pretrained(place, **plain)
+    family_of(config, id)
     tokenizer = AutoTokenizer.from_pretrained(place, **plain)
+    where = {"device_map": "auto"} if spread and _larger_than_one_gpu(config, dtype) else {}
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            place, dtype=dtype, use_safetensors=True, output_loading_info=True, **plain
+            place, dtype=dtype, use_safetensors=True, output_loading_info=True, **plain, **where
         )
     except (MemoryError, RuntimeError) as error:
         if not memory.ran_out(error):
@@ -199,10 +225,8 @@ def _hub_sentence(id: str, error: BaseException) -> str:
 def pick_device(device: str = "auto") -> torch.device:
     """The torch device for "auto", "cpu", "cuda" or "cuda:<n>"."""
     if device == "auto":
-        # Where GPUs are lent call by call, the main process must not touch CUDA although torch
-        # claims to have it.
-        lent = os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true")
-        return torch.device("cuda" if torch.cuda.is_available() and not lent else "cpu")
+        # Where a GPU is lent by the call, the main process must not touch CUDA although torch claims it.
+        return torch.device("cuda" if not lent() and torch.cuda.is_available() else "cpu")
     try:
         chosen = torch.device(device)
     except (RuntimeError, TypeError) as error:
@@ -217,6 +241,8 @@ def pick_device(device: str = "auto") -> torch.device:
 def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
     """The torch dtype for a name of `DTYPES` or "auto"."""
     if dtype == "auto":
+        if lent():  # it waits on the CPU and computes on a GPU that has bfloat16
+            return torch.bfloat16
         fast = _gpu_has_bfloat16() if device.type == "cuda" else _cpu_has_bfloat16()
         return torch.bfloat16 if fast else torch.float32
     if dtype not in DTYPES:

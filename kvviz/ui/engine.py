@@ -3,45 +3,53 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
+from kvviz.engine.ask import Ask
 from kvviz.errors import Cancelled, InputError
 from kvviz.results.comparison import Comparison
 from kvviz.settings import settings
 from kvviz.ui.asks import Request
+from kvviz.ui.lent import MODELS, Key, lent, model_of, on_gpu, seconds_for
 from kvviz.ui.models import Models
 from kvviz.ui.traces import Traces
 
-
-def lent() -> bool:
-    """Whether a GPU is lent by the call, in a process of its own (an event cannot follow into it)."""
-    return os.environ.get("SPACES_ZERO_GPU", "").lower() in ("1", "t", "true")
-
-
-def on_gpu(fn: Callable[..., Iterator[Any]]) -> Callable[..., Iterator[Any]]:
-    """Ask for a GPU around `fn` where one is lent by the call; elsewhere `fn` itself."""
-    if not lent():
-        return fn
-    import spaces
-
-    return spaces.GPU(duration=90)(fn)
-
-
 Progress = Callable[[str, float | None], None]
-_MODELS: dict[tuple[str, str], Any] = {}  # of the process: a lent GPU works in a fork that sees them
 
 
-@on_gpu
+def _run_seconds(key: Key, ask: Request, into: Comparison | None) -> int:
+    """How long a lent GPU is asked for: the reading (thrice where a method reads once more in its own way),
+    the answers of all waves and their second way through for the measures."""
+    from kvviz.engine.trace import needs_of
+
+    model = MODELS[key]
+    tokens = len(ask.document) // 3 if into is None else len(into.prompt.input_ids)
+    again = bool({"repeat", "column_sums"} & needs_of(ask.methods, ask.options))
+    waves = 1 + len(ask.methods) * len(ask.budgets) // 16
+    return _seconds(model, tokens * (3 if again else 1), waves * ask.max_new_tokens * 3 // 2)
+
+
+def _more_seconds(key: Key, comparison: Comparison, *rest: Any) -> int:
+    """The same for work on a run: a reading, and a few answers written or some hundred fed."""
+    steps = Ask.of_settings(comparison.settings).max_new_tokens * 8
+    return _seconds(MODELS[key], 2 * len(comparison.prompt.input_ids), steps)
+
+
+def _seconds(model: Any, readings: int, steps: int) -> int:
+    weights = sum(weight.numel() for weight in model.hf.parameters())
+    return seconds_for(weights, model.dtype.itemsize, readings, steps)
+
+
+@on_gpu(_run_seconds)
 def _compare(
-    key: tuple[str, str], ask: Request, cancel: Any, traces: Traces | None, into: Comparison | None
+    key: Key, cancel: Any, traces: Traces | None, ask: Request, into: Comparison | None
 ) -> Iterator[Any]:
     import kvviz
     from kvviz.engine.trace import needs_of
 
-    model = _MODELS[key]
+    model = model_of(key)
     if into is None:
         prompt = kvviz.build_prompt(
             model, document=ask.document, question=ask.question, system=ask.system,
@@ -56,15 +64,15 @@ def _compare(
     yield from _kept(events, traces)
 
 
-@on_gpu
+@on_gpu(_more_seconds)
 def _try(
-    key: tuple[str, str], comparison: Any, variant: Any, edits: list[Any], same_size: bool,
-    cancel: Any, traces: Traces | None,
+    key: Key, cancel: Any, traces: Traces | None, comparison: Any, variant: Any, edits: list[Any],
+    same_size: bool,
 ) -> Iterator[Any]:  # fmt: skip
     from kvviz.engine.experiment import try_edits_stream
     from kvviz.engine.trace import needs_of
 
-    model = _MODELS[key]
+    model = model_of(key)
     needs = needs_of([variant.method])
     prompt = _same(model, comparison)
     held = traces.find(model, prompt, needs) if traces is not None else None
@@ -74,27 +82,26 @@ def _try(
     yield from _kept(events, traces)
 
 
-@on_gpu
+@on_gpu(_more_seconds)
 def _find(
-    key: tuple[str, str], comparison: Any, variant: Any, cancel: Any, traces: Traces | None
+    key: Key, cancel: Any, traces: Traces | None, comparison: Any, variant: Any
 ) -> Iterator[Any]:
     from kvviz.engine.trace import needs_of
     from kvviz.ui.cause_engine import find_events
 
-    model = _MODELS[key]
+    model = model_of(key)
     prompt = _same(model, comparison)
     held = traces.find(model, prompt, needs_of([variant.method])) if traces is not None else None
     yield from _kept(find_events(model, prompt, comparison, variant, held, cancel), traces)
 
 
-@on_gpu
+@on_gpu(_more_seconds)
 def _branch(
-    key: tuple[str, str], comparison: Any, answer: str, step: int, index: int, cancel: Any,
-    traces: Traces | None,
+    key: Key, cancel: Any, traces: Traces | None, comparison: Any, answer: str, step: int, index: int
 ) -> Iterator[Any]:  # fmt: skip
     from kvviz.ui.cause_engine import branch_events
 
-    model = _MODELS[key]
+    model = model_of(key)
     prompt = _same(model, comparison)
     held = traces.find(model, prompt) if traces is not None else None
     yield from _kept(branch_events(model, prompt, comparison, answer, step, index, held, cancel), traces)
@@ -166,7 +173,7 @@ class Engine:
     def __init__(self, keep: int = 1):
         # A lent GPU works in a process that is gone afterwards, and its traces with it.
         self.traces = None if lent() else Traces(settings().reuse_bytes)
-        self.models = Models(_MODELS, keep, self.traces.forget if self.traces else lambda model: None)
+        self.models = Models(MODELS, keep, self.traces.forget if self.traces else lambda model: None)
 
     def methods(self) -> list[Any]:
         """Specs of the methods on offer."""
@@ -197,7 +204,7 @@ class Engine:
         key = self._loaded(ask, cancel, progress)
         if cancel.is_set():
             raise Cancelled("Stopped.")
-        yield from _compare(key, ask, None if lent() else cancel, self.traces, into)
+        yield from _compare(key, cancel, self.traces, ask, into)
 
     def _loaded(self, ask: Request, cancel: threading.Event, progress: Progress) -> tuple[str, str]:
         """The key of the asked model, which is in memory from here on."""
@@ -211,15 +218,14 @@ class Engine:
     ) -> Iterator[Any]:  # fmt: skip
         """Decode an edited cache and its random controls; the last event carries their comparison."""
         key = self._loaded(ask, cancel, progress)
-        stop = None if lent() else cancel
-        yield from _try(key, comparison, variant, edits, same_size, stop, self.traces)
+        yield from _try(key, cancel, self.traces, comparison, variant, edits, same_size)
 
     def find_cause(
         self, ask: Request, comparison: Comparison, variant: Any, cancel: threading.Event, progress: Progress
     ) -> Iterator[Any]:
         """Put back what an answer's cache lost; the last event carries the run with what was found."""
         key = self._loaded(ask, cancel, progress)
-        yield from _find(key, comparison, variant, None if lent() else cancel, self.traces)
+        yield from _find(key, cancel, self.traces, comparison, variant)
 
     def branch(
         self, ask: Request, comparison: Comparison, answer: str, step: int, index: int,
@@ -227,5 +233,4 @@ class Engine:
     ) -> Iterator[Any]:  # fmt: skip
         """Go on from another token of an answer ("method@budget" or "full"), as its last event says."""
         key = self._loaded(ask, cancel, progress)
-        stop = None if lent() else cancel
-        yield from _branch(key, comparison, answer, step, index, stop, self.traces)
+        yield from _branch(key, cancel, self.traces, comparison, answer, step, index)

@@ -31,7 +31,7 @@ def form(engine: Any, limits: Settings) -> dict[str, Any]:
     """Everything the page's form shows, as plain values."""
     from kvviz.evaluate.examples import examples
     from kvviz.methods.spec import GROUPS
-    from kvviz.models.catalog import offered
+    from kvviz.models.catalog import chosen_first, offered
 
     specs = engine.methods()
     models = offered(limits)
@@ -60,7 +60,7 @@ def form(engine: Any, limits: Settings) -> dict[str, Any]:
         ],
         "first": {
             "methods": [m for m in FIRST_METHODS if m in known] or known[:2],
-            "budgets": list(FIRST_BUDGETS), "model": models[0].id, "protocol": Request.protocol,
+            "budgets": list(FIRST_BUDGETS), "model": chosen_first(limits).id, "protocol": Request.protocol,
             "max_new_tokens": min(Ask.max_new_tokens, limits.max_new_tokens),
         },
     }  # fmt: skip

@@ -74,7 +74,7 @@ def test_dtype_is_taken(folder, dtype):
     "https://huggingface.co/Qwen/Qwen3-0.6B/tree/main", "http://www.hf.co/Qwen/Qwen3-0.6B?library=x#files",
 ])  # fmt: skip
 def test_a_name_is_taken_as_it_is_pasted(written, monkeypatch):
-    def reached(id, dtype, say):
+    def reached(id, dtype, say, spread):
         raise ModelError(f"asked for {id}")
 
     monkeypatch.setattr(load, "_read_hub", reached)
@@ -201,12 +201,12 @@ def test_a_server_offers_the_models_it_is_told_to_or_those_that_fit(monkeypatch)
     assert [row.id for row in offered(told)] == ["smollm2-135m", "qwen3-0.6b"]
     with pytest.raises(InputError, match="KVVIZ_MODELS names 'gpt-2'; it must be names of smollm2-135m, "):
         offered(settings({"KVVIZ_MODELS": "gpt-2"}))
-    monkeypatch.setattr("kvviz.memory.total", lambda: 3 * 10**9)
+    monkeypatch.setattr("kvviz.memory.total", lambda: 6 * 10**9)
     fit = [row.id for row in offered(settings({"KVVIZ_PUBLIC": "1"}))]
-    assert fit == ["smollm2-135m", "qwen2.5-0.5b", "qwen3-0.6b"]
+    assert fit == ["smollm2-135m", "smollm2-360m", "qwen2.5-0.5b"]
     assert offered(settings({})) == CATALOG  # whoever runs it alone may try
     monkeypatch.setenv("KVVIZ_PUBLIC", "1")
-    with pytest.raises(ModelError, match="offers these models: smollm2-135m, qwen2.5-0.5b, qwen3-0.6b[.]"):
+    with pytest.raises(ModelError, match="offers these models: smollm2-135m, smollm2-360m, qwen2.5-0.5b[.]"):
         load_model("mistral-7b")
 
 

@@ -48,7 +48,7 @@ def form(**change):
 
 @pytest.fixture
 def engine(monkeypatch):
-    monkeypatch.setattr(engines, "_MODELS", {("tiny", "auto"): make_model("llama")})
+    monkeypatch.setitem(engines.MODELS, ("tiny", "auto"), make_model("llama"))
     return engines.Engine()
 
 
@@ -90,7 +90,7 @@ def same(one, other):
 def test_page_endpoint_command_line_stored_run_and_python_run_the_same_under_the_same_name(
     engine, monkeypatch, tmp_path, window
 ):
-    model = engines._MODELS["tiny", "auto"]
+    model = engines.MODELS["tiny", "auto"]
     ask = form(window=window)
     *_, last = engine.stream(ask, threading.Event(), print)
     page = last.result
@@ -297,7 +297,7 @@ def test_the_endpoint_reads_budgets_as_everywhere_else():
 @pytest.mark.slow
 def test_the_stored_example_run_again_with_untouched_fields_says_what_it_says(smollm, monkeypatch):
     stored = kvviz.load_comparison(next(iter(sorted(STORED.glob("1-*.zip")))))
-    monkeypatch.setattr(engines, "_MODELS", {("smollm2-135m", "float32"): smollm})
+    monkeypatch.setitem(engines.MODELS, ("smollm2-135m", "float32"), smollm)
     ask = form(document=stored.prompt.document, question=stored.prompt.question, expected=stored.expected,
                methods=["snapkv", "dropkv"], variants=[], budgets=["10%"], model="smollm2-135m",
                dtype="float32", max_new_tokens=24)  # fmt: skip

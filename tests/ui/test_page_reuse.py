@@ -24,7 +24,7 @@ GOOD = {"document": TEXT, "question": "What code?", "methods": ["snapkv"],
 
 @pytest.fixture
 def engine(monkeypatch):
-    monkeypatch.setattr(engines, "_MODELS", {("tiny", "auto"): make_model("llama")})
+    monkeypatch.setitem(engines.MODELS, ("tiny", "auto"), make_model("llama"))
     return engines.Engine()
 
 
