@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ from kvviz.types import PROTOCOLS
 
 if TYPE_CHECKING:
     from kvviz.evaluate.items import Item
+    from kvviz.evaluate.sweep import Outcome
+    from kvviz.models import Model
 
 LAYOUTS = ("table", "kvpress")
 
@@ -34,25 +37,27 @@ def add(parser: argparse.ArgumentParser) -> None:
         "questions.jsonl or questions.csv, or .jsonl files) or a generated task: "
         '"task:NAME", with options "task:NAME:tokens=4000"')  # fmt: skip
     add("--limit", type=int, default=None, metavar="N", help="only the first N items of each")
-    add_study(parser)
-
-
-def add_study(parser: argparse.ArgumentParser, methods: str = "snapkv,criticalkv") -> None:
-    """What `sweep` and `niah` have in common: everything but the items."""
-    add = parser.add_argument
     add("--out", required=True, metavar="DIR", help="folder of the table; one that is there is gone on with")
+    add("--controlled", action="store_true", help="same window, pooling and group reduction for all methods")
+    add("--layout", default=LAYOUTS[0], choices=LAYOUTS,
+        help="kvpress: also its folders of predictions.csv, metrics.json and config.yaml")  # fmt: skip
+    add_study(parser, methods="snapkv,criticalkv")
+
+
+def add_study(parser: argparse.ArgumentParser, methods: str, dtype: str = "auto") -> None:
+    """What `sweep` and `niah` have in common: everything but the items and where the table goes."""
+    add = parser.add_argument
     add("--methods", default=methods, metavar="LIST", help='as for compare, or "all" that need no calibrated '
         "file (default: %(default)s)")  # fmt: skip
     add("--budgets", default="0.5,0.2,0.1,0.05", metavar="LIST", help=BUDGETS_HELP)
     add("--model", "--models", dest="models", default="smollm2-135m", metavar="LIST",
         help="one or several, separated by commas (default: %(default)s)")  # fmt: skip
-    add("--dtype", default="auto", choices=DTYPES)
+    add("--dtype", default=dtype, choices=DTYPES)
     add("--device", default="auto", help="auto, cpu, cuda or cuda:N; several GPUs are shared out by auto")
     add("--protocol", default=PROTOCOLS[0], choices=PROTOCOLS)
     add("--max-new-tokens", type=int, default=Ask.max_new_tokens, metavar="N",
         help="longest answer, where an item does not say (default: %(default)s)")  # fmt: skip
     add("--measures", default="kl,output_error", help='"kl", "output_error", both, or "none"')
-    add("--controlled", action="store_true", help="same window, pooling and group reduction for all methods")
     add("--seed", type=int, default=Ask.seed, help="of sampling, where --temperature is above 0")
     add("--temperature", type=float, default=Ask.temperature, help="0 is greedy (default)")
     add("--workers", type=int, default=1, metavar="N", help="processes with a model each (default: 1)")
@@ -62,8 +67,6 @@ def add_study(parser: argparse.ArgumentParser, methods: str = "snapkv,criticalkv
         help="save comparisons as .zip for the page: all, or those in which a method lost a right "
         "answer")  # fmt: skip
     add("--retry", action="store_true", help="measure again what failed before")
-    add("--layout", default=LAYOUTS[0], choices=LAYOUTS,
-        help="kvpress: also its folders of predictions.csv, metrics.json and config.yaml")  # fmt: skip
     add("--plot", default="", metavar="LIST", help=f"draw what is there afterwards: {KINDS_HELP}")
     add("--quiet", action="store_true", help="no progress on standard error")
 
@@ -73,15 +76,41 @@ def run(args: argparse.Namespace) -> int:
 
     most = None if args.limit is None else whole(args.limit, "The number of items", 1)
 
-    def items(tokenizer=None) -> Sequence[Item]:
+    def items(model: Model | None = None) -> Sequence[Item]:
+        tokenizer = None if model is None else model.tokenizer
         found = [item for where in args.items for item in read_items(where, tokenizer)[:most]]
         return checked(found, " and ".join(args.items))
 
-    return run_study(args, items, needs_tokenizer=any(where.startswith(TASK) for where in args.items))
+    out = Path(args.out)
+    done = run_study(args, out, items, any(where.startswith(TASK) for where in args.items))
+    if args.layout == "kvpress" and done.outcome.cells:
+        from kvviz.evaluate.kvpress_layout import write_kvpress
+
+        write_kvpress(out, done.items)
+    done.say()
+    if args.plot and done.outcome.cells:
+        draw(out, args.plot)
+    return done.code
 
 
-def run_study(args: argparse.Namespace, items, needs_tokenizer: bool) -> int:
-    """Measure `items(tokenizer)` as the arguments say, print what is there, return the exit code."""
+@dataclass
+class Done:
+    """What a command has measured: the exit code says whether all of it."""
+
+    outcome: Outcome
+    items: Sequence[Item]
+    code: int
+
+    def say(self) -> None:
+        o = self.outcome
+        failed = f"; {o.failed:,} of them failed, with the reason in the table" if o.failed else ""
+        print(f"{o.cells:,} of {o.of:,} cells are in {o.out}{failed}")
+
+
+def run_study(
+    args: argparse.Namespace, out: Path, items: Callable[..., Sequence[Item]], needs_model: bool
+) -> Done:
+    """Measure `items()`, or `items(the first model)` where they are counted in its tokens, into `out`."""
     study, shard = _study(args), _shard(args.shard)
     check_kinds(args.plot)
     workers = whole(args.workers, "The number of workers", 1)
@@ -89,14 +118,16 @@ def run_study(args: argparse.Namespace, items, needs_tokenizer: bool) -> int:
     models = list(dict.fromkeys(filter(None, (name.strip() for name in args.models.split(",")))))
     if not models:
         raise InputError("Name at least one model.")
-    found = None if needs_tokenizer else items()
-    check_folder(args.out)
-    out = Path(args.out)
+    found = None if needs_model else items()
+    check_folder(out)
     from kvviz.evaluate.sweep import run_sweep
+    from kvviz.evaluate.workers import Bench
 
     show = Progress(quiet=args.quiet)
+    # The same texts for every model of the sweep; the one that counted them is at hand for the work.
+    bench = Bench(study, args.device, threads)
     if found is None:
-        found = _generated(out, args, items, models[0], show)
+        found = items(bench.load(models[0], show.message))
     _keep_items(out, found)
 
     def say(done: int, total: int, left: float | None) -> None:
@@ -106,24 +137,16 @@ def run_study(args: argparse.Namespace, items, needs_tokenizer: bool) -> int:
     with interruptible() as cancel:
         outcome = run_sweep(
             models, found, study, out, workers=workers, shard=shard, device=args.device,
-            threads=threads, retry=args.retry, command=["kvviz", *sys.argv[1:]], say=say, cancel=cancel,
+            threads=threads, retry=args.retry, bench=bench if workers == 1 else None,
+            command=["kvviz", *sys.argv[1:]], say=say, cancel=cancel,
         )  # fmt: skip
     show.end()
     for model, reason in outcome.unloaded.items():
         note(f"{model} was left out: {reason}")
     for line in outcome.notes:
         note(line)
-    if args.layout == "kvpress" and outcome.cells:
-        from kvviz.evaluate.kvpress_layout import write_kvpress
-
-        write_kvpress(out, found)
-    failed = f"; {outcome.failed:,} of them failed, with the reason in the table" if outcome.failed else ""
-    print(f"{outcome.cells:,} of {outcome.of:,} cells are in {out}{failed}")
-    if args.plot and outcome.cells:
-        draw(out, args.plot)
-    if outcome.unloaded and len(outcome.unloaded) == len(models):
-        return 2
-    return 130 if cancel.is_set() else 0
+    lost = len(outcome.unloaded) == len(models)
+    return Done(outcome, found, 2 if lost else 130 if cancel.is_set() else 0)
 
 
 def _study(args: argparse.Namespace):
@@ -143,14 +166,6 @@ def _shard(text: str) -> tuple[int, int]:
     from kvviz.evaluate.sweep import parse_shard
 
     return parse_shard(text)
-
-
-def _generated(out: Path, args: argparse.Namespace, items, model: str, show: Progress) -> Sequence[Item]:
-    """Items that are counted in tokens of the first model: the same texts for every model of the sweep."""
-    from kvviz.models import load_model
-
-    show.message("Generating the items")
-    return items(load_model(model, dtype=args.dtype, device="cpu", progress=show.message).tokenizer)
 
 
 def _keep_items(out: Path, items: Sequence[Item]) -> None:

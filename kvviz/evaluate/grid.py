@@ -1,85 +1,85 @@
-"""Needle grids: every method at every budget, the needle at several places of a text.
+"""Needle grids: one sentence hidden in texts of several lengths, at several depths, several times.
 
-One comparison a place; all methods and budgets share its prefill and are decoded together.
+The items go through the sweep's runner, so a grid is resumed, shared out and plotted like any other sweep.
 """
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pandas as pd
 
-import kvviz
-from kvviz.evaluate.needles import DEPTHS, needle_cases
-from kvviz.models import Model
-from kvviz.results.comparison import Comparison
-from kvviz.results.verdict import contains_expected
-from kvviz.types import QUESTION_AWARE
+from kvviz.errors import InputError
+from kvviz.evaluate.items import Item
+from kvviz.evaluate.needles import DEPTHS, NEEDLES, needle_cases
+from kvviz.results.comparison import FULL
+
+TASK = "needle"
+NEW_TOKENS = 24  # room for every needle's answer
 
 
-def needle_grid(
-    model: Model,
-    methods: Sequence[str],
-    budgets: Sequence[float | int],
-    tokens: int = 1000,
+def grid_items(
+    tokenizer: Any,
+    lengths: Sequence[int] = (1000,),
     depths: Sequence[float] = DEPTHS,
     texts: Sequence[int] = (0,),
-    seed: int = 0,
-    protocol: str = QUESTION_AWARE,
-    controlled: bool = True,
-    max_new_tokens: int = 24,
-    say: Callable[[str], None] | None = None,
-    cancel: threading.Event | None = None,
-) -> pd.DataFrame:
-    """One row a (text, depth, method, budget); the full cache is there at budget 1.
+    seeds: Sequence[int] = (0,),
+    needles: Sequence[int] = (0,),
+) -> list[Item]:
+    """An item a needle, length, text, seed and depth, depths innermost.
 
-    hit        the answer contains the needle's code.
+    texts    which of the proses (`needles.N_TEXTS`).
+    seeds    draw the text's numbers, names and order anew.
+    needles  places in `NEEDLES`.
+    """
+    for number in needles:
+        if number not in range(len(NEEDLES)):
+            raise InputError(f"There are {len(NEEDLES)} needles, 0 to {len(NEEDLES) - 1}, not {number}.")
+    return [
+        Item(
+            id=f"needle{number}-{length}-text{case.text}-seed{seed}-{case.depth:g}",
+            task=TASK,
+            document=case.document,
+            question=case.question,
+            answers=(case.expected,),
+            meta={
+                "depth": case.depth, "asked_tokens": length, "tokens": case.tokens, "text": case.text,
+                "seed": seed, "needle": number, "needles": [case.needle_sentence],
+                "max_new_tokens": NEW_TOKENS,
+            },
+        )
+        for number in needles
+        for length in lengths
+        for seed in seeds
+        for case in needle_cases(length, tuple(depths), tokenizer, tuple(texts), seed, NEEDLES[number])
+    ]  # fmt: skip
+
+
+def grid_rows(table: pd.DataFrame, items: Sequence[Item]) -> pd.DataFrame:
+    """A sweep's table over `grid_items` as one row a place, method and budget; failures are left out.
+
+    hit        the answer contains what was hidden.
     mean_kl    nats a token against the full cache (first step left out where it is shared).
     error      mean over query heads, in layers where something was evicted, of the relative L2 output error.
     improved   share of those heads whose error is below that of the method's attention-only base at the same
-               budget by more than 1%; NaN where the base is not among `methods`.
+               budget by more than 1%; NaN where the base is not among the methods.
     """
-    rows = []
-    for case in needle_cases(tokens, tuple(depths), model.tokenizer, tuple(texts), seed):
-        prompt = kvviz.build_prompt(model, case.document, case.question, protocol=protocol)
-        c = kvviz.compare(
-            model, prompt, methods, budgets, max_new_tokens, expected=case.expected, controlled=controlled,
-            cancel=cancel,
-        )  # fmt: skip
-        if cancel is not None and cancel.is_set():
-            break  # a place counts whole or not at all
-        rows += _rows(c, case)
-        if say:
-            say(f"text {case.text}, place {case.depth:.0%}: full cache says {c.full.text!r}")
-    return pd.DataFrame(rows)
-
-
-def _rows(c: Comparison, case) -> list[dict[str, Any]]:
-    return [
+    known = {item.id: item.meta for item in items}
+    t = table[table.reason.fillna("") == ""]
+    made = {name: [known[item][name] for item in t["item"]] for name in ("text", "seed", "needle")}
+    return pd.DataFrame(
         {
-            "text": case.text,
-            "depth": case.depth,
-            "method": row["method"],
-            "label": row["label"],
-            "budget": row["share"],
-            "hit": contains_expected(row["text"], case.expected),
-            "mean_kl": _or_nan(row["mean_kl"]),
-            "error": _or_nan(row["mean_output_error"]),
-            "improved": _or_nan(row["heads_improved"]),
+            "model": t.model, "length": t.length, **made, "depth": t.depth, "method": t.method,
+            "label": t.label, "budget": t.share, "hit": t.verdict == "right", "mean_kl": t.kl,
+            "error": t.mean_output_error, "improved": t.heads_improved,
         }
-        for row in c.rows()
-    ]
-
-
-def _or_nan(value: float | None) -> float:
-    return float("nan") if value is None else value
+    )  # fmt: skip
 
 
 def summary(grid: pd.DataFrame) -> pd.DataFrame:
-    """Means over texts and places: one row a method, columns (measure, budget); hits are counts."""
-    kept = grid[grid.method != "full"]
+    """Means over places: one row a method, columns (measure, budget); hits are counts."""
+    kept = grid[grid.method != FULL]
     table = kept.pivot_table(
         index="method",
         columns="budget",
@@ -93,8 +93,8 @@ def summary(grid: pd.DataFrame) -> pd.DataFrame:
 def as_markdown(grid: pd.DataFrame) -> str:
     """The summary as a markdown table: hits, KL, output error and share of heads improved at each budget."""
     table = summary(grid)
-    budgets = sorted(grid[grid.method != "full"].budget.unique(), reverse=True)
-    full = grid[grid.method == "full"]
+    budgets = sorted(grid[grid.method != FULL].budget.unique(), reverse=True)
+    full = grid[grid.method == FULL]
     places = len(full)
     lines = [
         f"Full cache: {int(full.hit.sum())} of {places} found. Hits are of {places} places.",

@@ -25,9 +25,25 @@ from kvviz.errors import InputError
 from kvviz.resources import asset
 from kvviz.results.verdict import contains_expected
 
-CODE = "58213"
-NEEDLE = f"The code of the Marlow lighthouse door is {CODE}."
-QUESTION = "What is the code of the Marlow lighthouse door?"
+
+@dataclass(frozen=True)
+class Needle:
+    """A sentence to hide, and what is asked about it."""
+
+    sentence: str
+    question: str
+    expected: str
+
+
+NEEDLES = (
+    Needle("The code of the Marlow lighthouse door is 58213.",
+           "What is the code of the Marlow lighthouse door?", "58213"),
+    Needle("The cat of the Marlow lighthouse is called Pepperpot.",
+           "What is the cat of the Marlow lighthouse called?", "Pepperpot"),
+    Needle("The spare flag of the Marlow lighthouse is magenta.",
+           "Which colour is the spare flag of the Marlow lighthouse?", "magenta"),
+)  # fmt: skip
+NEEDLE, QUESTION, CODE = NEEDLES[0].sentence, NEEDLES[0].question, NEEDLES[0].expected
 DEPTHS = (0.1, 0.3, 0.5, 0.7, 0.9)
 MIN_TOKENS = 100  # below this the needle is a large part of the text, and depth means little
 TOLERANCE = 0.02  # allowed difference from the wanted length, as a share of it
@@ -86,6 +102,7 @@ def needle_cases(
     tokenizer: Any = None,
     texts: Sequence[int] = tuple(range(N_TEXTS)),
     seed: int = 0,
+    needle: Needle = NEEDLES[0],
 ) -> list[NeedleCase]:
     """Every text at every depth, texts outermost; at one text and seed only the place differs."""
     if tokenizer is None:
@@ -100,26 +117,27 @@ def needle_cases(
             raise InputError(f"There are {N_TEXTS} needle texts, 0 to {N_TEXTS - 1}, not {text}.")
     cases = []
     for text in texts:
-        sentences, counts, breaks = _surroundings(length_tokens, tokenizer, text, seed)
+        sentences, counts, breaks = _surroundings(length_tokens, tokenizer, text, seed, needle)
         for depth in depths:
-            document = _insert(sentences, breaks, _boundary(counts, depth))
+            document = _insert(sentences, breaks, _boundary(counts, depth), needle)
             tokens = _count(tokenizer, document)
             if abs(tokens - length_tokens) > TOLERANCE * length_tokens:
                 raise InputError(
                     f"The needle text came to {tokens} tokens instead of {length_tokens}: "
                     "this tokenizer counts sentences differently alone and in a text."
                 )
-            cases.append(NeedleCase(document, QUESTION, CODE, NEEDLE, depth, text, seed, tokens))
+            asked = needle.question, needle.expected, needle.sentence
+            cases.append(NeedleCase(document, *asked, depth, text, seed, tokens))
     return cases
 
 
 def _surroundings(
-    length_tokens: int, tokenizer: Any, text: int, seed: int
+    length_tokens: int, tokenizer: Any, text: int, seed: int, needle: Needle
 ) -> tuple[list[str], list[int], set[int]]:
     """Sentences around the needle, their token counts, and which of them open a paragraph."""
     rng = random.Random(f"{text}/{seed}")
     source = prose_sentences(text, rng)
-    space = length_tokens - _added(tokenizer, " " + NEEDLE)
+    space = length_tokens - _added(tokenizer, " " + needle.sentence)
     sentences: list[str] = []
     counts: list[int] = []
     breaks = {0}
@@ -186,7 +204,7 @@ def prose_sentences(text: int, rng: random.Random) -> Iterator[str]:
         for number in order:
             for _ in range(50):  # a sentence with few slots may run out: then it is passed over
                 sentence, day = _fill(templates[number], rng, today)
-                if sentence not in seen and not contains_expected(sentence, CODE):
+                if sentence not in seen and not any(contains_expected(sentence, n.expected) for n in NEEDLES):
                     today = day
                     seen.add(sentence)
                     yield sentence
@@ -229,9 +247,9 @@ def _boundary(counts: Sequence[int], depth: float) -> int:
     return best
 
 
-def _insert(sentences: Sequence[str], breaks: set[int], place: int) -> str:
+def _insert(sentences: Sequence[str], breaks: set[int], place: int, needle: Needle) -> str:
     """The document with the needle before sentence `place`, in the paragraph of its predecessor."""
-    pieces = [*sentences[:place], NEEDLE, *sentences[place:]]
+    pieces = [*sentences[:place], needle.sentence, *sentences[place:]]
     opening = {at if at < place or at == 0 else at + 1 for at in breaks}
     joints = ("\n\n" if at in opening else " " for at in range(1, len(pieces)))
     return pieces[0] + "".join(

@@ -48,6 +48,7 @@ def run_sweep(
     device: str = "auto",
     threads: int = 0,
     retry: bool = False,
+    bench: Bench | None = None,
     command: Sequence[str] = (),
     say: Say = lambda done, total, left: None,
     cancel: threading.Event | None = None,
@@ -57,6 +58,7 @@ def run_sweep(
     shard    (3, 16) does the third of sixteen parts; all parts may share one folder.
     threads  of torch in each worker; 0: the machine's cores shared out.
     retry    measure again what failed before.
+    bench    works here, where there is one worker: its model may be loaded already.
     say      say(cells done, cells in all, seconds left or None) after every cell.
     """
     store = Store(out)
@@ -71,7 +73,7 @@ def run_sweep(
     unloaded: dict[str, str] = {}
     started, done = time.monotonic(), 0
     cancel = cancel or threading.Event()
-    for came in _work(todo, study, workers, device, threads, cancel):
+    for came in _work(todo, study, workers, device, threads, bench, cancel):
         if isinstance(came, Unloaded):
             unloaded[came.model] = came.reason
             left -= sum(len(job.items) for job in todo if job.model == came.model)
@@ -103,7 +105,7 @@ def _undone(job: Job, study: Study, store: Store, retry: bool) -> Job:
 
 def _work(
     jobs: Sequence[Job], study: Study, workers: int, device: str, threads: int,
-    cancel: threading.Event,
+    bench: Bench | None, cancel: threading.Event,
 ) -> Iterator[Measured | Unloaded]:  # fmt: skip
     if not jobs:
         return iter(())
@@ -113,7 +115,7 @@ def _work(
         threads = max(1, torch.get_num_threads() // workers)
     if workers > 1:
         return work_on_processes(jobs, study, workers, device, threads, cancel)
-    return work_here(jobs, Bench(study, device, threads), cancel)
+    return work_here(jobs, bench or Bench(study, device, threads), cancel)
 
 
 def collect(

@@ -18,6 +18,7 @@ from kvviz.evaluate.items import Item
 
 if TYPE_CHECKING:  # torch is loaded where work is done
     from kvviz.models import Model
+    from kvviz.models.load import Progress
 
 _TRIES = 2  # a cell that kills its worker this often is a failure
 
@@ -50,20 +51,23 @@ class Bench:
         self.name = ""
         self.model: Model | None = None
 
+    def load(self, name: str, progress: Progress | None = None) -> Model:
+        """The model of this name, which takes the place of the last. KvvizError where it cannot be loaded."""
+        from kvviz.models import load_model
+
+        if self.model is None or self.name != name:
+            self.name, self.model = "", None  # the memory of one model must do
+            self.model = load_model(name, dtype=self.study.dtype, device=self.device, progress=progress)
+            self.name = name
+        return self.model
+
     def work(self, job: Job) -> Iterator[Measured]:
         """The cells of a job. KvvizError where its model cannot be loaded."""
         import torch
 
-        from kvviz.models import load_model
-
         if self.threads:
             torch.set_num_threads(self.threads)
-        if self.name != job.model:
-            self.name, self.model = "", None  # the memory of one model must do
-            self.model = load_model(job.model, dtype=self.study.dtype, device=self.device)
-            self.name = job.model
-        assert self.model is not None
-        yield from measure(self.model, job.model, job.items, self.study)
+        yield from measure(self.load(job.model), job.model, job.items, self.study)
 
 
 def again(job: Job, study: Study, tries: Counter, death: str) -> tuple[list[Job], list[Measured]]:

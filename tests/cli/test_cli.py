@@ -223,7 +223,11 @@ def test_every_command_has_help(command, capsys):
         (["niah", "--texts", "x"], "The texts are of 0, 1 and 2, separated by commas, not 'x'."),
         (["niah", "--texts", ""], "The texts are of 0, 1 and 2"),
         (["niah", "--texts", "0.5"], "The texts are of 0, 1 and 2"),
-        (["niah", "--tokens", "0"], "The length of the text in tokens is a whole number from 100 up, not 0."),
+        (["niah", "--tokens", "0"], "The lengths in tokens are whole numbers from 100 up, separated"),
+        (["niah", "--depths", ".5,2"], "The depths are numbers from 0 to 1, separated by commas, not '.5,2"),
+        (["niah", "--seeds", "-1"], "The seeds are whole numbers from 0 up"),
+        (["niah", "--needles", "3"], "The needles are of 0, 1 and 2"),
+        (["niah", "--plot", "kl-budget"], "Name a folder for the plots with --out."),
         (["niah", "--methods", "snapk"], "Did you mean snapkv?"),
         (["niah", "--budgets", "2.5"], "A budget is a share above 0 and up to 1"),
         (["niah", "--json", "/nope/x"], "There is no folder /nope"),
@@ -258,19 +262,35 @@ def test_a_port_in_use_is_one_sentence(capsys, monkeypatch):
         refused(capsys, cli.main(["serve"]), "GRADIO_SERVER_PORT is 'abc'; it must be a whole number.")
 
 
-def test_an_interrupt_before_the_first_row_of_a_grid_ends_with_130(tiny_model_loads, capsys, monkeypatch):
-    def pressed_at_once(self):
-        cancel = enter(self)
-        cancel.set()
-        return cancel
-
-    enter = terminal.interruptible.__enter__
-    monkeypatch.setattr(terminal.interruptible, "__enter__", pressed_at_once)
+@pytest.fixture
+def one_place(monkeypatch):
+    """A needle at two places of a text short enough for a tiny model."""
     words = {"document": "The code is 58213. " * 9, "question": "Which?", "expected": "58213"}
-    case = SimpleNamespace(**words, text=0, depth=0.5)
-    monkeypatch.setattr("kvviz.evaluate.grid.needle_cases", lambda *args: [case, case])
+    words |= {"text": 0, "tokens": 90, "needle_sentence": ""}
+    cases = [SimpleNamespace(**words, depth=depth) for depth in (0, 0.5)]
+    monkeypatch.setattr("kvviz.evaluate.grid.needle_cases", lambda *args: cases)
+
+
+def test_an_interrupt_before_the_first_row_of_a_grid_ends_with_130(
+    tiny_model_loads, one_place, capsys, monkeypatch
+):
+    monkeypatch.setattr("kvviz.evaluate.sweep._work", lambda jobs, *args: args[-1].set() or iter(()))
     assert cli.main(["niah", "--methods", "snapkv", "--tokens", "200", "--quiet"]) == 130
     assert capsys.readouterr().err == "kvviz: interrupted.\n"
+
+
+def test_a_needle_grid_is_a_sweep_that_goes_on(tiny_model_loads, one_place, tmp_path, capsys, monkeypatch):
+    grid = ["niah", "--methods", "snapkv", "--budgets", "0.5", "--lengths", "200", "--quiet"]
+    assert cli.main([*grid, "--out", str(tmp_path / "g"), "--json", str(tmp_path / "g.json")]) == 0
+    out = capsys.readouterr().out
+    assert "| `snapkv` | 0 |" in out and "2 of 2 cells are in" in out
+    rows = json.loads((tmp_path / "g.json").read_text())
+    assert [(row["method"], row["depth"]) for row in rows] == [
+        ("full", 0.0), ("snapkv", 0.0), ("full", 0.5), ("snapkv", 0.5),
+    ]  # fmt: skip
+    assert {"text", "label", "budget", "hit", "mean_kl", "error", "improved"} <= set(rows[0])
+    monkeypatch.setattr("kvviz.evaluate.workers.measure", None)  # nothing is left to measure
+    assert cli.main([*grid, "--out", str(tmp_path / "g")]) == 0
 
 
 def kvviz_process(*arguments, **environment):

@@ -10,11 +10,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from kvviz.errors import InputError
+from kvviz.evaluate.grid import grid_items
 from kvviz.evaluate.needles import (
     CODE,
     DEPTHS,
     N_TEXTS,
     NEEDLE,
+    NEEDLES,
     QUESTION,
     needle_cases,
     needle_text,
@@ -307,6 +309,21 @@ def test_the_verdict_takes_no_time_on_a_hostile_answer():
     """No backtracking beyond a few characters: a long answer of digits and spaces is quick."""
     assert not contains_expected("5 8 2 1 " * 20_000, "58213")
     assert not contains_expected("a " * 50_000, "a b c d e f")
+
+
+def test_a_grid_is_one_item_a_needle_length_seed_and_depth():
+    items = grid_items(WORDS, (200, 300), (0.0, 1.0), (0,), (0, 1), (0, 2))
+    assert len(items) == len({item.id for item in items}) == len({item.document for item in items}) == 16
+    for item in items:
+        (needle,) = item.meta["needles"]
+        assert item.document.count(needle) == 1 and item.answers[0] in needle
+        others = [n.expected for n in NEEDLES if n.sentence != needle]
+        assert not any(contains_expected(item.document, other) for other in others)
+        share = item.document.index(needle) / (len(item.document) - len(needle))
+        assert share == pytest.approx(item.meta["depth"], abs=1e-9)
+        assert abs(item.meta["tokens"] - item.meta["asked_tokens"]) <= 0.02 * item.meta["asked_tokens"]
+    with pytest.raises(InputError, match="There are 3 needles, 0 to 2, not 7"):
+        grid_items(WORDS, needles=(7,))
 
 
 @pytest.mark.slow
