@@ -23,7 +23,7 @@ from kvviz.ui import chosen as selection
 from kvviz.ui.openings import opening
 from kvviz.ui.runs import Run
 
-COLUMNS = (260, 800)  # of a map: for a phone and for a wide screen
+COLUMNS = (260, 600)  # of a map: for a phone and for a wide screen
 TABS = ("kept", "why", "cause", "effect", "sweep", "steps")  # what a finished run alone can show
 MOST_PLAYED = 20_000  # tokens up to which the file holds every stop of the slider
 _ANSWER = ("a", "b", "budget")
@@ -59,7 +59,7 @@ def page_html(c: Comparison, view: Opening | None = None) -> str:
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{html.escape(title)}</title><style>{assets.style()}</style>"
         f'<script type="importmap">{_inert({"imports": _modules()})}</script></head>\n'
-        '<body><div class="gradio-container"><main><div id="kv-head" class="kv"></div>'
+        '<body class="kv-saved"><div class="gradio-container"><main><div id="kv-head" class="kv"></div>'
         '<div id="kv-app" class="kv" aria-busy="true"></div></main></div>\n'
         f'<script type="text/plain" id="plotly">{library}</script>\n'
         f'<script type="application/json" id="boot">{_inert(boot)}</script>\n'

@@ -27,7 +27,6 @@ export function start({element, props, server, trigger, plotlyUrl, offline = fal
   const boot = {stored: [], methods: {}, ...JSON.parse(props.boot || '{}')};
   Object.assign(page, {app: element.querySelector('#kv-app'), boot, server, trigger, plotly: plotlyUrl,
     offline});
-  page.app.classList.toggle('kv-offline', offline);
   plotly().catch(() => {});  // 5 MB of script: read while the run is asked for
   const {views, under} = buildTabs([['kept', 'Kept', ...buildKept()], ['why', 'Why', ...buildWhy()],
     ['cause', 'Cause', buildCause()],

@@ -5,6 +5,8 @@ import {legendBar, legendKey} from './legend.js';
 import {css, plotly, resolve} from './plotly.js';
 
 const AXIS = /^[xy]axis\d*$/;
+const STAGE_TYPE = 16;  // px: it is read from the last row
+const onStage = () => document.body.classList.contains('kv-talking');
 const BAR_WORD = 6, AXIS_WORD = 6.6;  // px a letter takes, about
 
 export class Plot {
@@ -39,7 +41,7 @@ export class Plot {
         selectdirection: 'h',
       paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: layout.plot_bgcolor || 'rgba(0,0,0,0)', showlegend: false,
       dragmode: narrow() ? false : layout.dragmode || (this.onBox ? 'select' : 'zoom'),
-      font: {size: 12, ...layout.font, color: css('text'), family: 'system-ui, sans-serif'},
+      font: {...layout.font, size: onStage() ? STAGE_TYPE : layout.font?.size || 12, color: css('text'), family: 'system-ui, sans-serif'},
       hoverlabel: {bgcolor: css('page'), bordercolor: css('muted'), font: {color: css('text')}},
       shapes: [...this.base, ...this.marks()],
     });

@@ -1,7 +1,7 @@
 // The selection bar: which two methods, at which budget, which layer, head and tokens.
 import {chooser, h, put} from '../lib/dom.js';
 import {fmt, shown, spanName} from '../lib/format.js';
-import {say} from '../lib/page.js';
+import {page, say} from '../lib/page.js';
 import {S, choose, isDecoded, isOne, label, stepIndex, textOf, toggleMark} from '../lib/state.js';
 import {playButton} from './play.js';
 import {addButton} from './story.js';
@@ -27,6 +27,7 @@ export function buildBar() {
   bar.marks = h('span', {class: 'kv-tokens', id: 'kv-marks'});
   bar.clear = h('button', {class: 'kv-button kv-small', id: 'kv-clear',
     onclick: () => choose({tok: null, layer: null, head: null, marks: []}, 'bar')}, 'Clear');
+  for (const box of [bar.a, bar.b, bar.layer, bar.head]) box.select.disabled = page.offline;
   document.addEventListener('kv:run', fill);
   document.addEventListener('kv:text', sync);
   document.addEventListener('kv:sel', sync);
@@ -80,7 +81,7 @@ function sync() {
   bar.b.select.value = s.b || '';
   bar.layer.select.value = s.layer ?? '';
   bar.head.select.value = s.head ?? '';
-  bar.swap.disabled = !s.b;
+  bar.swap.disabled = !s.b || page.offline;
   bar.slider.value = index;
   showBudget(index);
   put(bar.tokens, h('span', {class: 'kv-label'}, s.tok && s.tok[1] - s.tok[0] > 1 ? 'Tokens' : 'Token'), ' ',

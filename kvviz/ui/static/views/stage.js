@@ -23,8 +23,6 @@ export function openStage(wanted, from = 0) {
   stage.focus();
 }
 
-export const onStage = () => !stage.hidden;
-
 function close() {
   stopPlay();
   stage.hidden = true;

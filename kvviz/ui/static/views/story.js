@@ -75,24 +75,24 @@ function viewWords({view: sel}) {
 }
 
 function row(step, i) {
-  const what = h('select', {'aria-label': `What step ${i + 1} shows`,
+  const what = h('select', {class: 'kv-step-edit', 'aria-label': `What step ${i + 1} shows`,
     onchange: event => change(with_(i, {shows: event.target.value}), `Step ${i + 1} changed.`)},
   showsWhat().map(([id, name]) => h('option', {value: id, selected: id === step.shows}, name)));
   return h('li', {}, h('div', {class: 'kv-step-row'},
-    h('input', {type: 'text', class: 'kv-step-text', value: step.words, maxlength: MOST_WORDS, dir: 'auto',
+    h('input', {type: 'text', class: 'kv-step-text', value: step.words, readOnly: page.offline, maxlength: MOST_WORDS, dir: 'auto',
       'aria-label': `Sentence of step ${i + 1}`,
       onchange: event => change(with_(i, {words: event.target.value.trim()}), `Step ${i + 1} changed.`)}),
     what,
     button('Show', () => walk({name: 'Story', steps: story.steps, at: i}),
       {'aria-label': `Show step ${i + 1}`}),
-    button('↑', () => move(i, -1), {'aria-label': `Move step ${i + 1} up`, 'data-move': `${i}:-1`,
+    h('span', {class: 'kv-step-row kv-step-edit'}, button('↑', () => move(i, -1), {'aria-label': `Move step ${i + 1} up`, 'data-move': `${i}:-1`,
       disabled: i === 0}),
     button('↓', () => move(i, 1), {'aria-label': `Move step ${i + 1} down`, 'data-move': `${i}:1`,
       disabled: i === story.steps.length - 1}),
     button('Take this view', () => change(with_(i, {view: viewNow('').view, shows: S.tab}),
       `Step ${i + 1} shows this view now.`), {'aria-label': `Let step ${i + 1} show this view`}),
     h('button', {class: 'kv-x', 'aria-label': `Delete step ${i + 1}`,
-      onclick: () => change(story.steps.filter((_, at) => at !== i), `Step ${i + 1} deleted.`)}, '×')),
+      onclick: () => change(story.steps.filter((_, at) => at !== i), `Step ${i + 1} deleted.`)}, '×'))),
   h('p', {class: 'kv-muted', dir: 'auto'}, `${viewWords(step)}`));
 }
 
@@ -101,7 +101,7 @@ function draw() {
   storyButton.textContent = count ? `Story (${count})` : 'Story';
   put(list, story.steps.map(row));
   tools.hidden = !count;
-  put(note, count ? 'The browser keeps this draft; Export, Whole run keeps it with the run.'
+  put(note, page.offline ? '' : count ? 'The browser keeps this draft; Export, Whole run keeps it with the run.'
     : 'Choose what you want to show, write one sentence, add it. The steps play on a stage for a talk.');
 }
 
@@ -120,7 +120,8 @@ async function copyLink(event) {
 
 export function buildStory() {
   put(box, h('h3', {class: 'kv-panel-title'}, 'Story'),
-    h('div', {class: 'kv-step-row'}, sentence, button('Add this view', add, {id: 'kv-add-step'})),
+    h('div', {class: 'kv-step-row kv-step-edit'}, sentence,
+      button('Add this view', add, {id: 'kv-add-step'})),
     list, tools, note);
   document.addEventListener('kv:story', () => {
     draw();
