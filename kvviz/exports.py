@@ -114,6 +114,7 @@ def python_lines(c: Comparison) -> str:
         if f.name == "max_new_tokens" or getattr(ask, f.name) != getattr(plain, f.name)
     ]
     joined = "".join(f"    {argument},\n" for argument in ("model", "prompt", *arguments))
+    framed = "".join(f", {name}={value!a}" for name, value in p.framing.changes().items())
     return (
         "import kvviz\n"
         "\n"
@@ -123,7 +124,7 @@ def python_lines(c: Comparison) -> str:
         f"{_model_lines(c)}"
         "prompt = kvviz.build_prompt(\n"
         f"    model, document=document, question=question, system={ascii(p.system)}, "
-        f"protocol={p.protocol!r}{'' if p.now is None else f', now={p.now!r}'}\n"
+        f"protocol={p.protocol!r}{'' if p.now is None else f', now={p.now!r}'}{framed}\n"
         ")\n"
         f"result = kvviz.compare(\n{joined})\n"
         f"print(result.to_frame().to_string())\n{_edit_lines(c)}"

@@ -13,6 +13,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kvviz.framing import Framing
+
 if TYPE_CHECKING:  # neither is needed to say what travels
     import numpy as np
     import torch
@@ -66,6 +68,8 @@ class Prompt:
     offsets         N items: (start, end) characters in `document`, or None for tokens outside it.
     document_span   (start, end) token positions that the document occupies; question_span likewise.
     now             ISO text of the time that the template wrote into the prompt, None where it wrote none.
+    framing         what stands around document and question.
+    cue_span        (start, end) of the tokens that the answer was made to begin with.
     """
 
     input_ids: torch.Tensor | np.ndarray
@@ -80,6 +84,8 @@ class Prompt:
     question_span: tuple[int, int]
     notes: tuple[str, ...] = ()
     now: str | None = None
+    framing: Framing = Framing()
+    cue_span: tuple[int, int] = (0, 0)
 
     def tokens_of(self, start: int, end: int) -> tuple[int, int] | None:
         """(first, last + 1) of the tokens that hold any of the document's characters start .. end - 1;

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvviz.cli.files import check_out, read_document
 from kvviz.cli.terminal import Progress, note
 from kvviz.engine.ask import Ask
+from kvviz.errors import InputError
+from kvviz.framing import Framing
 from kvviz.settings import settings
 from kvviz.types import PROTOCOLS
 
@@ -30,6 +33,15 @@ def add_prompt(parser: argparse.ArgumentParser) -> None:
     add("--question", required=True, metavar="TEXT")
     add("--expected", default=None, metavar="TEXT", help="the right answer, to mark answers right or wrong")
     add("--system", default=None, metavar="TEXT", help="system turn")
+    add("--turns", default=None, metavar="FILE",
+        help='turns before the document\'s, a JSON list of {"role": "user" or "assistant", "content": text}')
+    add("--raw", default=None, metavar="FILE",
+        help="the whole prompt as it is read, with {document} and {question} in it; no chat template")
+    add("--no-template", dest="template", action="store_false",
+        help="document and question as plain text, without the chat template")
+    add("--cue", default="", metavar="TEXT",
+        help="what the answer begins with: it goes on from there, and only that is judged")
+    add("--thinking", action="store_true", help="let a model that can think before it answers")
 
 
 def add_model(parser: argparse.ArgumentParser) -> None:
@@ -73,9 +85,23 @@ def prepared(
 
     check_ask(ask, limits)
     check()
+    framing = _framing(args, limits.max_upload_bytes)
     show = Progress(quiet=args.quiet)
     model = load_model(args.model, dtype=args.dtype, device=args.device, progress=show.message)
     prompt = build_prompt(
-        model, document, args.question, system=args.system, protocol=args.protocol, limits=limits
-    )
+        model, document, args.question, system=args.system, protocol=args.protocol, limits=limits,
+        framing=framing,
+    )  # fmt: skip
     return model, prompt, show
+
+
+def _framing(args: argparse.Namespace, most: int) -> Framing:
+    """What stands around document and question, as the arguments say."""
+    turns: Any = ()
+    if args.turns is not None:
+        try:
+            turns = json.loads(read_document(args.turns, most)[0])
+        except ValueError:
+            raise InputError(f"{args.turns} is no JSON: it holds a list of turns.") from None
+    raw = None if args.raw is None else read_document(args.raw, most)[0]
+    return Framing(turns=turns, raw=raw, template=args.template, cue=args.cue, thinking=args.thinking)

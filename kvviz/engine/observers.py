@@ -150,7 +150,7 @@ def repeats(trace) -> Iterator[tuple[int, int, torch.Tensor]]:
         torch.tensor(encode(text, add_special_tokens=False, split_special_tokens=True)["input_ids"])
         for text in Repeat.REQUESTS
     )
-    suffix = ids[trace.prompt.question_span[1] :]
+    suffix = ids[trace.prompt.question_span[1] : trace.prompt.cue_span[0] or len(ids)]
     first, last = trace.prompt.document_span[0], min(trace.prompt.document_span[1], trace.n)
     room = model.info.max_tokens - max(len(whole), len(part) + Repeat.LEAD) - len(suffix)
     chunk = max(1, min(Repeat.CHUNK, room))

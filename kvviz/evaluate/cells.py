@@ -122,7 +122,7 @@ def measure(model: Model, name: str, items: Sequence[Item], study: Study) -> Ite
 def _measured(
     model: Model, name: str, item: Item, study: Study, held: Scored[Trace] | None
 ) -> tuple[list[dict[str, Any]], bytes | None, Scored[Trace]]:
-    prompt = build_prompt(model, item.document, item.question, protocol=study.protocol)
+    prompt = build_prompt(model, item.document, item.question, protocol=study.protocol, cue=item.cue)
     asked = study.ask_of(item)
     ask, reasons = _possible(model, prompt, asked)
     plan = make_plan(model, prompt, ask)
@@ -253,7 +253,7 @@ def _knew(model: Model, item: Item, study: Study, c: Comparison) -> str | None:
     cache" (kept at random), or "" where it was needed. None where no right answer is known."""
     if not item.answers:
         return None
-    text = closed_book(model, item.question, study.ask_of(item).max_new_tokens)
+    text = closed_book(model, item.question, study.ask_of(item).max_new_tokens, item.cue)
     if judged(item, text)[0] == "right":
         return "without the document"
     little = [v for v in c.variants if v.method == _LITTLE[0] and c.share(v.budget) <= _LITTLE[1]]
@@ -262,9 +262,9 @@ def _knew(model: Model, item: Item, study: Study, c: Comparison) -> str | None:
     return ""
 
 
-def closed_book(model: Model, question: str, max_new_tokens: int) -> str:
+def closed_book(model: Model, question: str, max_new_tokens: int, cue: str = "") -> str:
     """What the model answers to the question alone, greedily."""
-    prompt = build_prompt(model, _NO_DOCUMENT, question)
+    prompt = build_prompt(model, _NO_DOCUMENT, question, cue=cue)
     trace = prefill(model, prompt)
     answers = [Answer()]
     wave = Wave(model, build_cache(trace, [None]), max_new_tokens)

@@ -42,7 +42,8 @@ class Item:
 
     answers  right answers; of several the best counts. Empty where none is known: then there is no verdict.
     metric   how an answer is held against them: an id of `kvviz.evaluate.metrics.METRICS`.
-    meta     everything else that is known of the item, as plain JSON values.
+    meta     everything else that is known of the item, as plain JSON values; a text "cue" begins the answer
+             (`kvviz.framing.Framing`), and what is judged is what follows it.
     """
 
     id: str
@@ -52,6 +53,11 @@ class Item:
     answers: tuple[str, ...] = ()
     metric: str = "contains"
     meta: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def cue(self) -> str:
+        """Beginning of the answer that the model goes on from, "" for none."""
+        return str(self.meta.get("cue") or "")
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, as one line of a JSONL file; `read_items` reads them back."""

@@ -267,6 +267,7 @@ def _pack(c: Comparison) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     tables = _tables(c)
     prompt = {f.name: getattr(c.prompt, f.name) for f in dataclasses.fields(c.prompt)}
     del prompt["input_ids"]
+    prompt["framing"] = c.prompt.framing.to_dict()
     manifest = {
         "kvviz": "comparison",
         "format": FORMAT,

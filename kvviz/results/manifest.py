@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from kvviz.engine.ask import Ask
+from kvviz.framing import Framing
 from kvviz.identity import Budget, MethodRef
 from kvviz.results.comparison import Variant
 from kvviz.results.story import MOST_STEPS, MOST_WORDS, Experiment, Opening, Places, Step, Story
@@ -156,6 +157,8 @@ def prompt(p: Any, input_ids: np.ndarray) -> Prompt:
         question_span=span(p["question_span"], size),
         notes=tuple(strings(p["notes"])),
         now=moment_or_none(p.get("now")),
+        framing=Framing.from_dict(table(p.get("framing") or {})),
+        cue_span=span(p.get("cue_span", [0, 0]), size),
     )
 
 

@@ -30,6 +30,12 @@ def compare_endpoint(desk: Desk) -> Callable[..., Iterator[dict]]:
         protocol: str = asks.Request.protocol,
         max_new_tokens: int = Ask.max_new_tokens,
         seed: int = Ask.seed,
+        system: str = "",
+        cue: str = "",
+        template: bool = True,
+        thinking: bool = False,
+        turns: list[dict] | None = None,
+        raw: str = "",
         request: gr.Request | None = None,
     ) -> Iterator[dict]:
         """Compare cache eviction methods on one document and question.
@@ -45,6 +51,12 @@ def compare_endpoint(desk: Desk) -> Callable[..., Iterator[dict]]:
             protocol: "question-aware" or "question-agnostic".
             max_new_tokens: longest answer in tokens.
             seed: seed of random methods.
+            system: a system message, or "".
+            cue: what the answer begins with; it goes on from there, and only that is judged.
+            template: False to read document and question as plain text, without the chat template.
+            thinking: let a model that can think before it answers.
+            turns: turns before the document's, [{"role": "user" or "assistant", "content": text}].
+            raw: the whole prompt as one text with {document} and {question} in it, or "".
 
         Returns:
             {"answers": [one row an answer], "comparison": the saved form as JSON} or
@@ -54,6 +66,9 @@ def compare_endpoint(desk: Desk) -> Callable[..., Iterator[dict]]:
             ask = asks.request(
                 desk.limits, document=document, question=question, methods=methods, budgets=budgets,
                 expected=expected, model=model, protocol=protocol, max_new_tokens=max_new_tokens, seed=seed,
+                system=system, framing=asks.framing_of(
+                    cue=cue, template=template, thinking=thinking, turns=turns, raw=raw
+                ),
             )  # fmt: skip
         except KvvizError as error:
             yield {"error": str(error)}

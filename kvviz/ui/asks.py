@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import dataclass, fields
 from typing import Any
 
 from kvviz.engine.ask import Ask, whole
 from kvviz.errors import InputError
+from kvviz.framing import Framing
 from kvviz.identity import BUDGET_WORDS, Budget, MethodRef, model_name, parse_budgets, shown
 from kvviz.settings import Settings
 from kvviz.types import PROTOCOLS
@@ -25,6 +27,7 @@ class Request(Ask):
     dtype: str = "auto"
     protocol: str = "question-aware"
     system: str | None = None
+    framing: Framing = Framing()
     lenses: bool = True  # also what the views need at every stop of the slider
 
     @property
@@ -82,6 +85,7 @@ def form_request(limits: Settings | None = None, **given: Any) -> Request:
         dtype=given.get("dtype"),
         protocol=given.get("protocol"),
         system=given.get("system"),
+        framing=framing_of(**{f.name: given.get(f.name) for f in fields(Framing)}),
         methods=methods,
         budgets=percent_budgets(given.get("budgets")),
         options=options,
@@ -93,6 +97,18 @@ def form_request(limits: Settings | None = None, **given: Any) -> Request:
         seed=given.get("seed"),
         evict_every=given.get("evict_every") or None,
     )
+
+
+def framing_of(**given: Any) -> Framing:
+    """What stands around document and question; a field that is None is as usual. Turns may be JSON text."""
+    given = {name: value for name, value in given.items() if value is not None}
+    turns = given.get("turns")
+    if isinstance(turns, str):
+        try:
+            given["turns"] = json.loads(turns) if turns.strip() else ()
+        except ValueError:
+            given["turns"] = turns  # refused below, with the form it must have
+    return Framing(**given)
 
 
 def _windows(methods: list[str], window: int) -> dict[str, dict[str, Any]]:

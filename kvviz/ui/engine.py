@@ -53,7 +53,7 @@ def _compare(
     if into is None:
         prompt = kvviz.build_prompt(
             model, document=ask.document, question=ask.question, system=ask.system,
-            protocol=ask.protocol, limits=settings(),
+            protocol=ask.protocol, limits=settings(), framing=ask.framing,
         )  # fmt: skip
     else:  # the very tokens: a template may hold today's date
         prompt = _same(model, into)

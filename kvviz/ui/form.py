@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import fields
 from typing import Any
 
@@ -16,6 +17,7 @@ from kvviz.ui.views import view
 NAMES = (
     "document", "question", "expected", "protocol", "methods", "budgets", "variants", "model", "dtype",
     "max_new_tokens", "window", "system", "controlled", "evict_every", "temperature", "top_p", "seed",
+    "cue", "template", "thinking", "turns", "raw",
 )  # fmt: skip
 FIRST_METHODS = ("snapkv", "criticalkv", "keydiff", "streaming_llm")
 FIRST_BUDGETS = ("50%", "20%", "10%", "5%")
@@ -90,8 +92,12 @@ def filled(run: Run) -> dict[str, Any]:
     ask = run.recipe()
     values = {f.name: getattr(ask, f.name) for f in fields(Request) if f.name in NAMES}
     window = {given.get("window") for given in ask.options.values()} - {None}
+    framing = ask.framing.to_dict()
+    turns = json.dumps([{"role": r, "content": text} for r, text in framing["turns"]], ensure_ascii=False)
     return {
         **values,
+        **framing,
+        "turns": turns if framing["turns"] else "",
         "methods": [m for m in ask.methods if ":" not in m],
         "variants": [m for m in ask.methods if ":" in m],
         "budgets": [_budget(value) for value in ask.budgets],

@@ -54,6 +54,7 @@ class Run:
                 **vars(dataclasses.replace(Ask.of_settings(c.settings), expected=c.expected)),
                 document=c.prompt.document, question=c.prompt.question, system=c.prompt.system,
                 protocol=c.prompt.protocol, model=c.model.id, dtype=c.model.dtype,
+                framing=c.prompt.framing,
             )  # fmt: skip
         return made.of([m for m in c.methods if self.asked_for(m)], c.budgets, lenses=True)
 

@@ -14,6 +14,7 @@ import pandas as pd
 import pytest
 from tiny import make_model
 
+import kvviz
 from kvviz.engine.ask import Ask
 from kvviz.errors import InputError
 from kvviz.evaluate import workers
@@ -348,3 +349,16 @@ def serve_and_die(pipe, done, device, threads):
 
 
 serve = workers._serve
+
+
+def test_an_items_cue_begins_the_answer_and_what_follows_is_judged():
+    model = make_model("llama")
+    plain = Item("i", "t", TEXT * 3, "What is it?", ("58213",))
+    cued = Item("i", "t", TEXT * 3, "What is it?", ("58213",), meta={"cue": "The code 58213 is"})
+    (done,) = measure(model, "a", [cued], study())
+    prompt = kvviz.build_prompt(model, TEXT * 3, "What is it?", cue="The code 58213 is")
+    answer = kvviz.compare(model, prompt, ["snapkv"], [0.5], 2).full.text
+    row = done.cell["rows"][0]
+    assert row["answer"] == answer and row["verdict"] == "wrong" and row["n"] == prompt.n_compressible
+    (other,) = measure(model, "a", [plain], study())
+    assert other.cell["key"] != done.cell["key"] and other.cell["rows"][0]["n"] < row["n"]

@@ -20,7 +20,7 @@ from kvviz.ui import asks
 from kvviz.ui import engine as engines
 from kvviz.ui.api import compare_endpoint
 from kvviz.ui.desk import Desk
-from kvviz.ui.form import NAMES, variants
+from kvviz.ui.form import NAMES, filled, variants
 from kvviz.ui.form import form as offered
 from kvviz.ui.runs import STORED, RunStore
 
@@ -29,7 +29,8 @@ UNTOUCHED = {"document": TEXT, "question": "What is the code?", "expected": "", 
              "methods": ["dropkv", "tova", "pyramidkv"], "budgets": ["30%"],
              "variants": ["snapkv:preset=paper", "obcache:window=4"], "model": "tiny", "dtype": "auto",
              "max_new_tokens": 4, "window": None, "system": "", "controlled": False, "evict_every": 0,
-             "temperature": 0, "top_p": 1, "seed": 0}  # fmt: skip
+             "temperature": 0, "top_p": 1, "seed": 0, "cue": "", "template": True, "thinking": False,
+             "turns": "", "raw": ""}  # fmt: skip
 ALL = [*UNTOUCHED["methods"], *UNTOUCHED["variants"]]
 WHO = SimpleNamespace(session_hash="one", cookies={})
 
@@ -311,3 +312,40 @@ def test_the_stored_example_run_again_with_untouched_fields_says_what_it_says(sm
 def test_the_form_offers_the_models_that_the_server_is_told_to():
     shown = offered(FakeEngine(), settings({"KVVIZ_MODELS": "qwen3-0.6b"}))
     assert [m["id"] for m in shown["models"]] == ["qwen3-0.6b"] and shown["first"]["model"] == "qwen3-0.6b"
+
+
+def test_what_stands_around_the_question_is_the_same_everywhere(engine, monkeypatch, tmp_path):
+    model = engines._MODELS["tiny", "auto"]
+    turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}]
+    ask = form(methods=["snapkv"], variants=[], cue="The code is", turns=json.dumps(turns))
+    *_, last = engine.stream(ask, threading.Event(), print)
+    page = last.result
+    ids = page.prompt.input_ids.tolist()
+    assert "".join(page.prompt.tokens).endswith("assistant\nThe code is")
+
+    made = {"load": lambda *args, **kwargs: model, "hf_model": None, "tokenizer": None}
+    lines = exports.python_lines(page).replace("kvviz.load_model", "load").replace("kvviz.wrap_model", "load")
+    exec(lines, made)
+    assert made["prompt"].input_ids.tolist() == ids
+
+    page.save(tmp_path / "run.zip")
+    stored = RunStore().add(kvviz.load_comparison(tmp_path / "run.zip"), "file", "Opened file", "one")
+    assert stored.recipe().framing == ask.framing
+    again = form(**{**filled(stored), "model": "tiny", "dtype": "auto"})
+    assert again.framing == ask.framing
+
+    answer = endpoint(engine)(TEXT, "What is the code?", ["snapkv"], [0.3], model="tiny", max_new_tokens=4,
+                              cue="The code is", turns=turns)  # fmt: skip
+    path = tmp_path / "endpoint.json"
+    path.write_text(json.dumps(answer["comparison"]))
+    assert kvviz.load_comparison(path).prompt.input_ids.tolist() == ids
+
+    monkeypatch.setattr("kvviz.models.load_model", lambda *args, **kwargs: model)
+    document, said, out = tmp_path / "document.txt", tmp_path / "turns.json", tmp_path / "cli.json"
+    document.write_text(TEXT)
+    said.write_text(json.dumps(turns))
+    arguments = ["compare", "--document", document, "--question", "What is the code?", "--quiet",
+                 "--methods", "snapkv", "--budgets", "30%", "--max-new-tokens", 4, "--json", out,
+                 "--cue", "The code is", "--turns", said]  # fmt: skip
+    assert cli.main(list(map(str, arguments))) == 0
+    assert kvviz.load_comparison(out).prompt.input_ids.tolist() == ids

@@ -24,6 +24,8 @@ export function moreSettings(offer, modelChanged) {
   const dtype = h('select', {}, offer.dtypes.map(one => h('option', {value: one}, one)));
   for (const one of [model, dtype]) one.addEventListener('change', modelChanged);
   const same = inputs.controlled = h('input', {type: 'checkbox'});
+  const check = (name, text, id) => h('label', {class: 'kv-check', id},
+    inputs[name] = h('input', {type: 'checkbox'}), text);
   const fold = (id, title, ...nodes) => h('details', {class: 'kv-more', id}, h('summary', {}, title),
     h('div', {class: 'kv-fields'}, nodes));
   return {
@@ -36,8 +38,19 @@ export function moreSettings(offer, modelChanged) {
       field('max_new_tokens', 'Answer length, tokens at most',
         number({min: 1, max: offer.most_new_tokens, step: 1}), 'kv-new-tokens-field'),
       field('window', 'Observation window, tokens (empty: each method’s own)', number({min: 1, step: 1}),
-        'kv-window-field'),
-      field('system', 'System message (optional)', h('input', {type: 'text'}), 'kv-system-field')),
+        'kv-window-field')),
+    fold('kv-prompt', 'Prompt', field('system', 'System message (optional)', h('input', {type: 'text'}),
+      'kv-system-field'),
+    field('cue', 'The answer begins with (optional)', h('input', {type: 'text'}), 'kv-cue-field',
+      'Every cache goes on from there; what follows is shown and judged'),
+    field('turns', 'Turns before the document’s (optional)', h('textarea', {rows: 3, spellcheck: false,
+      placeholder: '[{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]'}),
+    'kv-turns-field'),
+    field('raw', 'A raw prompt in place of the chat template (optional)', h('textarea', {rows: 3,
+      spellcheck: false, placeholder: '… {document} … {question} …'}), 'kv-raw-field',
+    'Read as it stands, control tokens too'),
+    check('template', 'Use the model’s chat template', 'kv-template-field'),
+    check('thinking', 'Let a model that can think before it answers', 'kv-thinking-field')),
     fold('kv-advanced', 'Advanced', variantField(offer),
       field('evict_every', 'Evict again after every so many new tokens (0: never)',
         number({min: 0, step: 1}), 'kv-every-field', `Only methods that can: ${offer.decodes.join(', ')}`),
@@ -49,14 +62,19 @@ export function moreSettings(offer, modelChanged) {
 }
 
 const DEFAULTS = {model: '', dtype: 'auto', max_new_tokens: 64, window: '', system: '', evict_every: 0,
-  temperature: 0, top_p: 1, seed: 0};
+  temperature: 0, top_p: 1, seed: 0, cue: '', turns: '', raw: ''};
+const CHECKS = {controlled: false, template: true, thinking: false};
 
 export function setSettings(fields) {
   for (const [name, otherwise] of Object.entries(DEFAULTS)) {
     if (name in fields) inputs[name].value = fields[name] ?? otherwise;
     else if (inputs[name].value === '') inputs[name].value = otherwise;
   }
-  if ('controlled' in fields) inputs.controlled.checked = Boolean(fields.controlled);
+  for (const [name, otherwise] of Object.entries(CHECKS)) {
+    inputs[name].checked = Boolean(name in fields ? fields[name] : inputs[name].dataset.set
+      ? inputs[name].checked : otherwise);
+    inputs[name].dataset.set = 'yes';  // an example leaves what it does not name
+  }
 }
 
 export function readSettings() {
