@@ -17,10 +17,11 @@ PACKAGE = ROOT / "kvviz"
 
 # Stages in order; a module may import from its own stage and from those before it.
 STAGES = (
-    {"errors", "types", "settings", "resources", "identity", "options", "lazy", "memory", "hardware"},
+    {"errors", "types", "settings", "resources", "identity", "options", "lazy", "memory", "framing", "hardware"},
     {"engine.ask", "engine.steps", "engine.formats"},
     {"models"},
-    {"engine.ranking", "engine.counts", "engine.documents"},
+    {"engine.ranking", "engine.counts", "engine.documents", "engine.tokens"},
+    {"engine.templates"},
     {"engine.prompts", "engine.attention"},
     {"engine.products"},
     {"engine.forward"},
