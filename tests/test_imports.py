@@ -17,7 +17,8 @@ PACKAGE = ROOT / "kvviz"
 
 # Stages in order; a module may import from its own stage and from those before it.
 STAGES = (
-    {"errors", "types", "settings", "resources", "identity", "options", "lazy", "memory", "framing", "hardware"},
+    {"errors", "types", "settings", "resources", "identity", "options", "lazy", "memory", "framing",
+     "hardware"},  # fmt: skip
     {"engine.ask", "engine.steps", "engine.formats"},
     {"models"},
     {"engine.ranking", "engine.counts", "engine.documents", "engine.tokens"},
