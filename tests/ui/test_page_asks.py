@@ -315,7 +315,7 @@ def test_the_form_offers_the_models_that_the_server_is_told_to():
 
 
 def test_what_stands_around_the_question_is_the_same_everywhere(engine, monkeypatch, tmp_path):
-    model = engines._MODELS["tiny", "auto"]
+    model = engines.MODELS["tiny", "auto"]
     turns = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Yes?"}]
     ask = form(methods=["snapkv"], variants=[], cue="The code is", turns=json.dumps(turns))
     *_, last = engine.stream(ask, threading.Event(), print)
