@@ -26,6 +26,11 @@ def causal_attention(query, keys, values, layer, offset: int, by_rows: bool = Fa
     sliding = layer.window is not None and layer.window < total
     if not offset and not sliding:
         return _sdpa(query, keys, values, layer, None)
+    if not sliding and _flash is not None and query.device.type == "cpu":
+        # What all rows see and what the later ones see, without a mask: a quarter faster than with one.
+        seen = _flash_part(query, keys[:, :offset], values[:, :offset], layer, False)
+        own = _flash_part(query, keys[:, offset:], values[:, offset:], layer, True)
+        return merge_attention([seen, own])[0].to(query.dtype)
     out = torch.empty_like(query)
     for begin in range(0, t, _ROWS):  # by blocks of queries, so that few hidden keys are worked on
         end = min(t, begin + _ROWS)
@@ -56,6 +61,32 @@ def _sdpa(query, keys, values, layer, mask) -> torch.Tensor:
         scale=layer.scaling,
         enable_gqa=True,
     )[0]
+
+
+def _flash_part(query, keys, values, layer, causal: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    """A part to be merged, by torch's fused attention: float32 out [Hq, T, d] and lse [Hq, T]."""
+    group = len(query) // len(keys)
+    keys, values = (x.repeat_interleave(group, 0)[None] for x in (keys, values))
+    out, lse = _flash(query[None], keys, values, is_causal=causal, scale=layer.scaling)
+    return out[0].float(), lse[0]
+
+
+def _find_flash():
+    """torch's fused attention on a CPU, which also gives the logarithm of the sums; None without it.
+
+    An operation without promises: it is held to a known result before it is trusted.
+    """
+    operation = getattr(torch.ops.aten, "_scaled_dot_product_flash_attention_for_cpu", None)
+    try:
+        zeros, values = torch.zeros(1, 2, 1, 8), torch.arange(48.0).view(1, 2, 3, 8)
+        out, lse = operation(zeros, torch.zeros_like(values), values, is_causal=False, scale=1.0)
+        known = torch.allclose(out, values.mean(2, True)) and torch.allclose(lse, torch.tensor(3.0).log())
+        return operation if known and lse.shape == (1, 2, 1) else None
+    except (TypeError, RuntimeError, ValueError):
+        return None
+
+
+_flash = _find_flash()
 
 
 def attention_by_rows(query, keys, values, layer, offset: int, sums=None) -> torch.Tensor:

@@ -17,7 +17,7 @@ from kvviz.engine.forward import forward
 from kvviz.engine.products import products_of
 from kvviz.errors import Cancelled
 
-_BLOCK = 256  # query rows worked on at once
+_BLOCK = 128  # query rows worked on at once
 
 
 class Observer:
@@ -198,18 +198,24 @@ class _RepeatAttend:
         rows = torch.cat(  # of the cache that the softmax runs over
             [torch.arange(min(Repeat.SINKS, self.start)), torch.arange(self.start, self.end)]
         ).to(query.device)
-        cached = trace.keys[index][:, rows]
+        keys = torch.cat([trace.keys[index][:, rows], own], 1)
+        # True positions matter to a sliding window only: all rows of the cache lie before the queries.
+        own_rows = torch.arange(n, n + own.shape[1], device=rows.device)
+        where = None if layer.window is None else torch.cat([rows, own_rows])
+        first = len(rows) if where is None else n
         chunk = slice(len(rows) - (self.end - self.start), len(rows))
         for begin in range(0, query.shape[1], _BLOCK):
             block = query[:, begin : begin + _BLOCK]
-            seen = begin + block.shape[1]  # own tokens up to the block's last
-            keys = torch.cat([cached, own[:, :seen]], 1)
-            where = torch.cat([rows, torch.arange(n, n + seen, device=rows.device)])
-            p = rows_attention(block, keys, layer, n + begin, where)[..., chunk]
-            norm = self.norms[index][begin:seen, None].clamp_min(1e-6)
-            for key, scores in (("repeat", p), ("repeat_plus", p / norm)):
-                held = self.best[key][index, :, self.start : self.end]
-                torch.maximum(held, scores.amax(1), out=held)
+            seen = len(rows) + begin + block.shape[1]  # up to the block's last token
+            at = None if where is None else where[:seen]
+            p = rows_attention(block, keys[:, :seen], layer, first + begin, at)[..., chunk]
+            self._raise(index, "repeat", p)
+            norm = self.norms[index][begin : begin + block.shape[1], None].clamp_min(1e-6)
+            self._raise(index, "repeat_plus", p.div_(norm))
+
+    def _raise(self, index: int, key: str, scores: torch.Tensor) -> None:
+        held = self.best[key][index, :, self.start : self.end]
+        torch.maximum(held, scores.amax(1), out=held)
 
 
 @contextmanager
