@@ -41,8 +41,9 @@ STAGES = (
     {"engine.provenance"},
     {"engine.lenses"},
     {"engine.run"},
-    {"engine.trials", "engine.rescue", "engine.changes", "engine.units"},
-    {"engine.experiment", "engine.would_do", "engine.forks"},
+    {"engine.trials", "engine.search", "engine.changes", "engine.units"},
+    {"engine.experiment", "engine.forks", "engine.ground"},
+    {"engine.rescue", "engine.would_do"},
     {"engine.causes"},
     {"evaluate"},
     {"calibrate"},  # on texts that evaluate writes

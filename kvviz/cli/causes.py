@@ -35,7 +35,9 @@ def add(parser: argparse.ArgumentParser) -> None:
     add("--by", default="head,passage", metavar="LIST", help=f"of {', '.join(UNITS)} (default: %(default)s)")
     add("--passage", default="sentence", choices=PASSAGES, help="what a passage is (default: %(default)s)")
     add("--rescue", action="store_true", help="also search the fewest entries that return the answer")
+    add("--rescue-trials", type=int, metavar="N", help="trials that the search may take (default: 1500)")
     add("--would-do", action="store_true", help="also search the smallest cache that gives the answer")
+    add("--would-do-trials", type=int, metavar="N", help="trials that the search may take (default: 3000)")
     add_model(parser)
     add("--json", default=None, metavar="OUT", help="write everything as JSON")
 
@@ -47,6 +49,10 @@ def run(args: argparse.Namespace) -> int:
     methods = split_methods(args.method)
     if len(methods) != 1:
         raise InputError("Give one method; run the command again for another.")
+    named = {"rescue_trials": args.rescue_trials, "would_do_trials": args.would_do_trials}
+    trials = {name: most for name, most in named.items() if most is not None}
+    if trials and min(trials.values()) < 1:
+        raise InputError("A search takes at least one trial.")
     budget = Budget.parse(args.budget).value
     ask = Ask(methods, [budget], args.max_new_tokens, expected=args.expected)
     model, prompt, show = prepared(args, ask, args.json)
@@ -56,7 +62,7 @@ def run(args: argparse.Namespace) -> int:
         found = causes(
             model, prompt, methods[0], budget, by=by, passage=args.passage,
             expected=args.expected, max_new_tokens=args.max_new_tokens, rescue=args.rescue,
-            would_do=args.would_do, cancel=cancel, events=show.event,
+            would_do=args.would_do, **trials, cancel=cancel, events=show.event,
         )  # fmt: skip
     show.end()
     if args.json:
@@ -86,10 +92,11 @@ def _print(found: Causes) -> None:
         say(f"\nPutting {count(len(r.entries))} of {count(r.of)} entries back returns the answer: {r.text}")
         minimal = "none of them can be spared" if r.minimal else "the search ended before it was minimal"
         controls = r.controls
-        say(
-            f"  {minimal}; of {len(controls.added)} random sets of that size in the same heads "
+        beside = "random sets of that size were not tried" if r.stopped else (
+            f"of {len(controls.added)} random sets of that size in the same heads "
             f"{sum(controls.added)} do, at the same size of the cache {sum(controls.same_size)}"
-        )
+        )  # fmt: skip
+        say(f"  {minimal}; {beside}")
         for layer, head, token in r.entries[:20]:
             say(f"  layer {layer}, KV head {head}, token {token}")
     if found.would_do is not None:

@@ -1,171 +1,146 @@
-"""Search for few entries that do: put back into a cut cache, or kept alone, they give the answer.
-
-The search only asks whether sets of entries *work*, many sets at once, and takes nothing for granted: putting
-more back need not help. What it returns is 1-minimal, that is, none of its entries can be spared alone; it is
-the smallest set found, never claimed to be the smallest of all.
-
-Entries are whole numbers, places in the flattened [L, Hkv, n].
-"""
+"""The smallest rescue: the fewest entries found that, put back into what a method kept, return the answer."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Generator, Iterator, Sequence
 
 import numpy as np
 
-Works = Callable[[list[np.ndarray]], list[bool]]  # sets of entries -> whether each does
-Gains = Callable[[list[np.ndarray]], list[float]]  # sets of entries -> how far each goes, nats
-Split = Callable[[np.ndarray], list[np.ndarray]]  # a set of entries -> parts of it
-MOST_TRIALS = 4000  # of one search; it stops with the smallest set found until then
+from kvviz.engine.changes import drawn, pushed_out, worth
+from kvviz.engine.ground import Ground
+from kvviz.engine.search import RANKED, Search, is_minimal, smallest
+from kvviz.engine.steps import Steps
+from kvviz.engine.trials import Trials
+from kvviz.errors import Cancelled
+from kvviz.results.causes import Causes, Controls, Rescue
+from kvviz.results.passages import Passage
+from kvviz.types import Event
+
+MOST_TRIALS = 1500
+TYPICAL_TRIALS = 600  # that a search takes, about
+LISTED = 5000  # entries a rescue may have: more of them tell nobody anything
+N_CONTROLS = 20  # random sets beside a rescue
+SEED = 0
 
 
-class OutOfTrials(Exception):
-    """The search has asked as often as it may."""
+def find(ground: Ground, found: Causes, pieces: Sequence[Passage], most: int) -> Iterator[Event]:
+    """Put it into `found.rescue`, in at most so many trials; a stop leaves the smallest set until then, which
+    a later search goes on from."""
+    if ground.returned(ground.own):
+        found.notes.append("Nothing to rescue: this cache gives the answer already.")
+        return
+    hint = lambda: ground.looks[0].reshape(-1)  # noqa: E731
+    search = Search(
+        ground.works(ground.kept), ground.gains, most, hint=hint, gained=_known(ground, found)
+    )
+    started, before = time.perf_counter(), ground.trials.count
+    necessary: list[bool] | None = None
 
+    def told(best: np.ndarray, controls: Controls, same_size: bool) -> Rescue:
+        trials = Trials(ground.trace, ground.trials.readout)  # these no stop ends
+        (answer,) = trials.write([ground.having(best)], ground.most)
+        (forced,) = trials.force([ground.having(best)], ground.answer)
+        return Rescue(
+            entries=[(int(i), int(h), int(t)) for i, h, t in zip(*np.unravel_index(best, ground.kept.shape))],
+            of=int(ground.held.sum()),
+            text=ground.words(answer.token_ids),
+            verdict="right" if ground.steps is not None else "same tokens",
+            necessary=[False] * len(best) if necessary is None else necessary,
+            effect=float(forced.logp.sum() - ground.base.logp.sum()),
+            same_size=same_size,
+            controls=controls,
+            minimal=necessary is not None and all(necessary),
+            trials=ground.trials.count - before + trials.count,
+            seconds=time.perf_counter() - started,
+        )
 
-@dataclass
-class Search:
-    """One search: what it may ask, and the smallest working set so far.
-
-    works, gains  answer for a list of sets, decoded together.
-    """
-
-    works: Works
-    gains: Gains
-    most: int = MOST_TRIALS
-    asked: int = 0
-    best: np.ndarray | None = None
-    known: dict[bytes, bool] = field(default_factory=dict)
-
-    def ask(self, sets: list[np.ndarray]) -> list[bool]:
-        """Which of these sets work; remembered, so that no set is decoded twice."""
-        fresh = {s.tobytes(): s for s in sets if s.tobytes() not in self.known}
-        if self.asked + len(fresh) > self.most:
-            raise OutOfTrials
-        self.asked += len(fresh)
-        if fresh:
-            self.known.update(zip(fresh, self.works(list(fresh.values()))))
-        found = [self.known[s.tobytes()] for s in sets]
-        for entries, yes in zip(sets, found):
-            if yes and (self.best is None or len(entries) < len(self.best)):
-                self.best = entries
-        return found
-
-    def ranked(self, parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Parts ordered by what each gives alone, most first; equal ones keep their order."""
-        if len(parts) < 2:
-            return list(parts)
-        if self.asked + len(parts) > self.most:
-            raise OutOfTrials
-        self.asked += len(parts)
-        gains = self.gains(list(parts))
-        return [parts[i] for i in sorted(range(len(parts)), key=lambda i: -gains[i])]
-
-    def prefix(self, parts: Sequence[np.ndarray]) -> list[np.ndarray] | None:
-        """The shortest working run of leading parts among those tried, None where none works."""
-        sizes = sorted({min(2**i, len(parts)) for i in range(len(parts).bit_length() + 1)})
-        low, high = 0, None
-        while sizes:
-            answers = self.ask([joined(parts[:size]) for size in sizes])
-            hit = next((size for size, yes in zip(sizes, answers) if yes), None)
-            if hit is None:
-                break
-            high = hit
-            low = max([size for size in sizes if size < hit], default=low)
-            step = max(1, (high - low) // 8)
-            sizes = list(range(low + step, high, step))
-        return None if high is None else list(parts[:high])
-
-    def shortest(self, order: np.ndarray) -> np.ndarray | None:
-        """The fewest leading entries of an order that work among those tried, None where none do.
-
-        Sizes double until one works, then the gap is cut into eighths. A shorter run between two that were
-        tried may work as well: more entries need not help.
-        """
-        sizes = sorted({min(2**i, len(order)) for i in range(len(order).bit_length() + 1)})
-        low, high = 0, None
-        for size in sizes:
-            if self.ask([np.sort(order[:size])])[0]:
-                high = size
-                break
-            low = size
-        while high is not None and high - low > max(1, high // 50):
-            step = max(1, (high - low) // 8)
-            sizes = list(range(low + step, high, step))
-            answers = self.ask([np.sort(order[:size]) for size in sizes])
-            hit = next((size for size, yes in zip(sizes, answers) if yes), high)
-            low, high = max([size for size in sizes if size < hit], default=low), hit
-        return None if high is None else np.sort(order[:high])
-
-    def pruned(self, parts: Sequence[np.ndarray]) -> Generator[None, None, list[np.ndarray]]:
-        """Working parts without those that can be spared: in halves, quarters, ... then one by one.
-
-        Yields after every round of questions and returns the parts.
-        """
-        left = list(parts)
-        size = max(1, len(left) // 2)
-        while True:
-            pieces = [left[i : i + size] for i in range(0, len(left), size)] if len(left) > 1 else []
-            without = [_but(pieces, [i]) for i in range(len(pieces))]
-            answers = self.ask([joined(rest) for rest in without])
-            yield
-            spared = [i for i, yes in enumerate(answers) if yes]
-            if spared:
-                # What can be spared singly need not be spared together: as many of the first as can.
-                runs = sorted({len(spared) * k // 8 for k in range(1, 9)} - {0, 1, len(pieces)}, reverse=True)
-                rests = [_but(pieces, spared[:run]) for run in runs]
-                works = self.ask([joined(rest) for rest in rests])
-                left = next((rest for rest, yes in zip(rests, works) if yes), without[spared[0]])
-                size = min(size, max(1, len(left) // 2))
-            elif size == 1:
-                return left
-            else:
-                size = max(1, size // 2)
-
-
-def _but(pieces: list[list[np.ndarray]], out: Sequence[int]) -> list[np.ndarray]:
-    return [part for i, piece in enumerate(pieces) if i not in out for part in piece]
-
-
-def joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """The entries of several parts as one sorted set."""
-    return np.unique(np.concatenate(parts)) if len(parts) else np.zeros(0, np.int64)
-
-
-def smallest(
-    search: Search, entries: np.ndarray, splits: Sequence[Split]
-) -> Generator[None, None, bool]:
-    """Shrink a working set by each split in turn, then entry by entry; `search.best` holds the result.
-
-    splits  each cuts a set of entries into parts, such as passages or heads.
-    Yields after every round of questions; returns whether the search ended by itself, with a 1-minimal set,
-    rather than out of trials.
-    """
     try:
-        if not search.ask([entries])[0]:
-            return True
-        current = entries
-        for split in [*splits, singles]:
-            parts = search.ranked(split(current))
-            current = joined((yield from search.pruned(search.prefix(parts) or parts)))
-        yield from one_by_one(search, current)
-        return True
-    except OutOfTrials:
-        return False
+        rounds = Steps(_search(ground, search, _begin(ground, found), pieces))
+        for _ in rounds:
+            size = "" if search.best is None else f" so far: {len(search.best):,} entries"
+            yield Event("cause", f"Smallest rescue{size}, at most {most:,} trials", search.asked, most)
+        if search.best is None:
+            found.notes.append("Nothing returns the answer, not even all that was lost.")
+            return
+        if rounds.result:
+            necessary = is_minimal(search, search.best)
+        else:
+            found.notes.append(f"The search for the rescue ended at its limit of {most:,} trials.")
+        if len(search.best) > LISTED:
+            size = f"{len(search.best):,}"
+            found.notes.append(f"Putting {size} entries back returns the answer: too many to list.")
+            return
+        yield Event("cause", f"{N_CONTROLS} random sets of {len(search.best):,} entries beside it", 0, 0)
+        found.rescue = told(search.best, *_controls(ground, search.best))
+    except Cancelled:
+        if search.best is not None and len(search.best) <= LISTED:
+            found.rescue = told(search.best, Controls([], []), False)
+        raise
 
 
-def one_by_one(search: Search, entries: np.ndarray) -> Generator[None, None, None]:
-    """Where a smaller set than these was only passed by: is it minimal, too?"""
-    while search.best is not None and len(search.best) < len(entries):
-        entries = joined((yield from search.pruned(singles(search.best))))
+def _begin(ground: Ground, found: Causes) -> np.ndarray:
+    """The entries to choose from: all that was lost, or what a search that was stopped had come to."""
+    if found.rescue is None:
+        return np.flatnonzero(ground.lost)
+    return np.ravel_multi_index(tuple(np.array(found.rescue.entries).T), ground.kept.shape)
 
 
-def singles(entries: np.ndarray) -> list[np.ndarray]:
-    """Every entry a part of its own."""
-    return list(entries[:, None])
+def _known(ground: Ground, found: Causes) -> dict[bytes, float]:
+    """What is known of each head's and passage's lost entries, put back alone."""
+    known = {}
+    for e in found.put_back:
+        place = np.zeros_like(ground.lost)
+        if e.unit == "head":
+            place[e.cell] = True
+        elif e.unit == "passage":
+            place[..., e.piece.start : e.piece.end] = True
+        known[np.flatnonzero(ground.lost & place).tobytes()] = e.effect
+    return known
 
 
-def is_minimal(search: Search, entries: np.ndarray) -> list[bool]:
-    """For each entry whether the set fails without it."""
-    return [not yes for yes in search.ask([np.delete(entries, i) for i in range(len(entries))])]
+def _search(
+    ground: Ground, search: Search, entries: np.ndarray, pieces: Sequence[Passage]
+) -> Generator[None, None, bool]:
+    """By passage, then by head, and the other way round; whether it ended by itself."""
+    n, ended = ground.kept.shape[-1], False
+
+    def by_passage(entries: np.ndarray) -> list[np.ndarray]:
+        token = entries % n
+        parts = (entries[(token >= p.start) & (token < p.end)] for p in pieces)
+        return [part for part in parts if len(part)]
+
+    def by_head(entries: np.ndarray) -> list[np.ndarray]:
+        head = entries // n
+        return [entries[head == h] for h in np.unique(head)]
+
+    def by_both(entries: np.ndarray) -> list[np.ndarray]:
+        """Many entries once more in larger parts, before they are tried one by one."""
+        return [entries] if len(entries) <= RANKED else [q for p in by_passage(entries) for q in by_head(p)]
+
+    for first, second in ((by_passage, by_head), (by_head, by_passage)):
+        ended = (yield from smallest(search, entries, [first, second, by_both])) or ended
+    return ended
+
+
+def _controls(ground: Ground, best: np.ndarray) -> tuple[Controls, bool]:
+    """(random sets in the same heads, whether the rescue itself works at the same size)."""
+    rng, rescue = np.random.default_rng(SEED), ground.having(best, np.zeros_like(ground.kept))
+    free = ground.lost & ~rescue
+    sets = [np.flatnonzero(drawn(rescue.sum(-1), free, rng)) for _ in range(N_CONTROLS)]
+    added = ground.works(ground.kept)(sets)
+    swapped = [
+        ground.returned(a.token_ids)
+        for a in ground.trials.write(
+            (ground.having(s, _room_for(ground, s)) for s in [best, *sets]), ground.most
+        )
+    ]
+    return Controls(added, swapped[1:]), swapped[0]
+
+
+def _room_for(ground: Ground, entries: np.ndarray) -> np.ndarray:
+    """The kept set less as many worst-scored, unprotected entries of each head as are to be put in."""
+    counts = ground.having(entries, np.zeros_like(ground.kept)).sum(-1)
+    fixed = np.broadcast_to(np.asarray(ground.selection.protected), ground.kept.shape)
+    scores = np.stack([np.asarray(row, np.float32) for row in ground.selection.scores])
+    return pushed_out(ground.kept, counts, fixed, worth(scores))

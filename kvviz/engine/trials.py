@@ -58,6 +58,7 @@ class Trials:
         self.trace, self.readout, self.cancel = trace, readout, cancel
         self.suffix = trace.prompt.input_ids[trace.n :].tolist()  # a question that comes later
         self.count = 0  # trials decoded so far
+        self._whole: tuple[tuple[int, ...], torch.Tensor] | None = None
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -181,10 +182,13 @@ class Trials:
         return forced(wave, self._first(wave), list(answer)[:-1])
 
     def _whole_logits(self, answer: Sequence[int]) -> torch.Tensor:
-        """Logits of the whole cache at every answer token, [T, vocabulary]."""
-        cache = build_cache(self.trace, [None])
-        wave = Wave(self.trace.model, cache, len(self.suffix) + len(answer), self.cancel)
-        return torch.cat([logits[0] for _, logits in self._forced_logits(wave, answer)])
+        """Logits of the whole cache at every answer token, [T, vocabulary]; those of one answer are kept."""
+        answer = tuple(answer)
+        if self._whole is None or self._whole[0] != answer:
+            cache = build_cache(self.trace, [None])
+            wave = Wave(self.trace.model, cache, len(self.suffix) + len(answer), self.cancel)
+            self._whole = answer, torch.cat([rows[0] for _, rows in self._forced_logits(wave, answer)])
+        return self._whole[1]
 
     def _alive(self) -> None:
         if self.cancel is not None and self.cancel.is_set():

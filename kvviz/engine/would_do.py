@@ -9,19 +9,20 @@ smallest cache found, not the smallest there is.
 from __future__ import annotations
 
 import math
-import threading
-from collections.abc import Generator, Mapping, Sequence
+import time
+from collections.abc import Generator, Iterator, Mapping
 
 import numpy as np
 import torch
 
-from kvviz.engine.decode import record
-from kvviz.engine.measures import answer_attention, token_effects
-from kvviz.engine.rescue import OutOfTrials, Search, joined, one_by_one, singles
+from kvviz.engine.ground import Ground
 from kvviz.engine.scoring import Scored
+from kvviz.engine.search import OutOfTrials, Search, joined, one_by_one, singles
 from kvviz.engine.selection import select_from
 from kvviz.engine.steps import Steps
-from kvviz.engine.trace import Trace
+from kvviz.engine.trials import Trials
+from kvviz.results.causes import Causes, WouldDo
+from kvviz.types import Event
 
 MOST_TRIALS = 3000
 # Kept sets that are tried as a start beside the orders.
@@ -29,19 +30,58 @@ METHODS = ("snapkv", "tova", "keydiff", "streaming_llm", "criticalkv", "dropkv",
 BUDGETS = (0.005, 0.01, 0.02, 0.03, 0.05, 0.07, 0.1, 0.15, 0.2, 0.3, 0.5, 0.7, 1.0)
 
 
-def orders(
-    trace: Trace, answer: Sequence[int], held: np.ndarray, cancel: threading.Event | None = None
-) -> dict[str, np.ndarray]:
-    """{name: entries of the whole cache (`held`), best first}, by what the answer's own queries make of them:
-    their attention over all heads, the same head by head, and the output's change without the entry."""
-    suffix = trace.prompt.input_ids[trace.n :].tolist()
-    probes = record(trace, [*suffix, *answer], cancel)
-    attention, effect = answer_attention(trace, probes), token_effects(trace, probes)
+def find(ground: Ground, found: Causes, most: int) -> Iterator[Event]:
+    """Put it into `found.would_do`, in at most so many trials."""
+    started = time.perf_counter()
+    yield Event("cause", "Searching the smallest cache that gives the answer", 0, most)
+    plain = Trials(ground.trace, None, ground.cancel)  # these are kept sets of no method
+    sets = kept_sets(ground.scored)
+    sets[found.key] = ground.kept
+    if found.rescue is not None:
+        entries = tuple(np.array(found.rescue.entries).T)
+        sets["the rescue"] = ground.having(np.ravel_multi_index(entries, ground.kept.shape))
+    empty = np.zeros_like(ground.kept)
+    search = Search(
+        lambda tried: list(plain.agree((ground.having(s, empty) for s in tried), ground.answer)),
+        ground.gains,
+        most,
+    )
+    rounds = Steps(smallest_cache(search, orders(ground), sets))
+    for what in rounds:
+        size = "" if search.best is None else f": {len(search.best):,} entries"
+        yield Event("cause", f"Smallest cache {what}{size}", search.asked, most)
+    begin, ended = rounds.result
+    if search.best is None:
+        found.notes.append("Not even the whole cache gave its answer again: no smaller one was sought.")
+        return
+    best = ground.having(search.best, empty)
+    entry = 2 * ground.trace.model.head_dim * ground.trace.keys[0].element_size()
+    said = "none of its entries can be spared alone" if ended else "the search ended out of trials"
+    found.would_do = WouldDo(
+        mask=best,
+        start=begin,
+        text=ground.words(next(plain.write([best], ground.most)).token_ids),
+        bytes=int(best.sum()) * entry,
+        kl=float(next(plain.force([best], ground.answer)).kl.mean()),
+        held={name: float((mask & best).sum() / best.sum()) for name, mask in sets.items()},
+        minimal=ended,
+        trials=search.asked,
+        most=most,
+        seconds=time.perf_counter() - started,
+        notes=[f"The smallest cache found, not the smallest there is: {said}."],
+    )
+    ground.trials.count += plain.count
+
+
+def orders(ground: Ground) -> dict[str, np.ndarray]:
+    """{name: entries of the whole cache, best first}, by what the answer's own queries make of them: their
+    attention over all heads, the same head by head, and the output's change without the entry."""
+    attention, effect = ground.looks
     rank = (-attention).argsort(-1).argsort(-1) - attention  # ties between heads go to the larger weight
     found = {}
     for name, lowest in (("attention", -attention), ("attention by head", rank), ("effect", -effect)):
         order = lowest.reshape(-1).argsort(kind="stable")
-        found[name] = order[held.reshape(-1)[order]]
+        found[name] = order[ground.held.reshape(-1)[order]]
     return found
 
 

@@ -75,10 +75,13 @@ def rescue_sentence(c: Comparison, found: Causes) -> str:
     entries, random = len(rescue.entries), rescue.controls.added
     said = (
         f"Putting {text.count(entries)} of {text.count(rescue.of)} entries back into "
-        f"{text.label(c, found.method)}'s cache ({where_words(rescue)}) returns the answer; "
-        f"{sum(random)} of {len(random)} random sets of that size {'does' if sum(random) == 1 else 'do'}."
+        f"{text.label(c, found.method)}'s cache ({where_words(rescue)}) returns the answer"
     )
-    if random and all(random):
+    if rescue.stopped:
+        return f"{said}; the search was stopped before random sets of that size were tried."
+    do = "does" if sum(random) == 1 else "do"
+    said += f"; {sum(random)} of {len(random)} random sets of that size {do}."
+    if all(random):
         said += " So this does not single them out."
     return said
 
@@ -95,6 +98,8 @@ def rescue_details(found: Causes) -> list[str]:
         first = f"{_many(spared, 'entry').replace('entrys', 'entries').capitalize()} could be spared alone."
     else:
         first = "The search ended before it was known which of them can be spared."
+    if rescue.stopped:
+        return [first]
     verb = "still returns" if rescue.same_size else "does not return"
     swapped = rescue.controls.same_size
     second = (

@@ -95,7 +95,7 @@ class Rescue:
     text       the answer with them;  verdict  "right", or "same tokens" where no answer was expected.
     necessary  for each entry whether the answer is lost again without it.
     same_size  whether they also return it when as many worst-scored kept entries leave.
-    trials, seconds  what the search cost;  minimal  False where it ran out of trials.
+    trials, seconds  what the search cost;  minimal  False where it ran out of trials or was stopped.
     """
 
     entries: list[tuple[int, int, int]]
@@ -109,6 +109,11 @@ class Rescue:
     minimal: bool
     trials: int
     seconds: float
+
+    @property
+    def stopped(self) -> bool:
+        """Whether the search was stopped: smaller ones were still sought, and no random sets were tried."""
+        return not self.controls.added
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values for JSON."""

@@ -57,7 +57,7 @@ def _words(c: Comparison, found: Causes) -> dict[str, Any]:
         "gap": said.gap_sentence(c, found),
         "rescue": said.rescue_sentence(c, found),
         "details": said.rescue_details(found),
-        "controls": [] if rescue is None else [
+        "controls": [] if rescue is None or rescue.stopped else [
             ["put in on top", rescue.controls.added],
             ["put in at the same size", rescue.controls.same_size],
         ],

@@ -11,7 +11,8 @@ from reference import masked_logits, masked_model, prompt_of, trace_of
 from tiny import make_model
 
 import kvviz
-from kvviz.engine.causes import causes, causes_stream, smallest_rescue
+from kvviz.engine.causes import _Pace, causes, causes_stream, smallest_rescue
+from kvviz.engine.ground import Ground
 from kvviz.engine.scoring import Scored
 from kvviz.engine.selection import select
 from kvviz.engine.trace import prefill
@@ -19,6 +20,7 @@ from kvviz.engine.trials import Trials
 from kvviz.engine.units import trials_needed, units
 from kvviz.engine.would_do import orders
 from kvviz.errors import InputError
+from kvviz.results.causes import Controls
 from kvviz.results.passages import passages
 from kvviz.settings import settings
 
@@ -142,6 +144,42 @@ def test_rescue_is_minimal_necessary_and_sufficient_by_brute_force():
     assert len(found.controls.added) == len(found.controls.same_size) == 20
 
 
+def test_a_rescue_that_is_stopped_is_kept_and_gone_on_from():
+    model, trace, _ = lossy()
+    ask = {"by": (), "rescue": True, "scored": Scored(trace), "max_new_tokens": 3}
+    cancel = threading.Event()
+    for event in causes_stream(model, trace.prompt, "streaming_llm", 0.1, cancel=cancel, **ask):
+        if "so far" in event.message:
+            cancel.set()
+    half = event.result
+    assert half.stopped and half.rescue.stopped and not half.rescue.minimal
+    assert half.rescue.entries and half.rescue.controls == Controls([], [])
+    whole = causes(model, trace.prompt, "streaming_llm", 0.1, before=half, **ask)
+    assert whole.rescue.minimal and set(whole.rescue.entries) <= set(half.rescue.entries)
+    assert len(whole.rescue.controls.added) == 20 and not whole.rescue.stopped
+
+
+def test_a_rescue_out_of_trials_says_so():
+    model, trace, _ = lossy()
+    ask = {"by": (), "rescue": True, "scored": Scored(trace), "max_new_tokens": 3}
+    found = causes(model, trace.prompt, "streaming_llm", 0.1, rescue_trials=12, **ask)
+    assert not found.rescue.minimal and "ended at its limit of 12 trials" in found.notes[0]
+    with pytest.raises(InputError, match="at least one trial"):
+        causes(model, trace.prompt, "streaming_llm", 0.1, rescue_trials=0, **ask)
+
+
+def test_what_is_left_is_told_from_the_trials_that_were_timed(monkeypatch):
+    clock = iter(range(0, 1000, 10))
+    monkeypatch.setattr("kvviz.engine.causes.time.perf_counter", lambda: next(clock))
+    pace = _Pace({"put_back": 1.0, "taken_out": 4.0}, {"put_back": 100, "taken_out": 50}, later=20)
+    assert pace.left() == 100 + 200 + 20
+    pace.did("put_back", 20)  # 10 seconds for 20: half as long as was guessed
+    assert pace.left() == 80 * 0.5 + 50 * 2 + 20 * 0.5
+    pace.did("put_back", 100)
+    pace.did("taken_out", 105)
+    assert pace.left() == pytest.approx(45 * 2 + 20 * 20 / 100)
+
+
 def test_would_do_gives_the_answer_and_says_who_holds_it():
     model, trace, result = lossy()
     ask = {"scored": Scored(trace), "max_new_tokens": 3}
@@ -262,9 +300,10 @@ def test_orders_of_the_answers_queries():
     held = np.ones((model.n_layers, model.n_kv_heads, 40), bool)
     for layer in range(model.n_layers):
         held[layer, :, : 40 - trace.rows(layer)] = False
-    for order in orders(trace, [3, 4, 5], held).values():
+    found = orders(Ground(Scored(trace), "snapkv", 0.5, {}, None, 3, None))
+    for order in found.values():
         assert sorted(order) == np.flatnonzero(held).tolist()
-    by_head = orders(trace, [3, 4, 5], held)["attention by head"]
+    by_head = found["attention by head"]
     first = by_head[: model.n_layers * model.n_kv_heads] // 40
     assert sorted(first) == list(range(model.n_layers * model.n_kv_heads))
 

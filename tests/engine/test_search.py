@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvviz.engine.rescue import Search, is_minimal, joined, singles, smallest
+from kvviz.engine.search import Search, is_minimal, joined, singles, smallest
 from kvviz.engine.steps import Steps
 
 
@@ -98,6 +98,30 @@ def test_no_set_is_asked_twice():
     run(smallest(search, np.arange(9), [pairs]))
     is_minimal(search, search.best)
     assert len(asked) == len(set(asked))
+
+
+def test_many_parts_are_ordered_by_their_weights_without_a_trial():
+    weights = np.zeros(1000)
+    weights[[3, 700, 999]] = 3, 2, 1
+    works = lambda sets: [{3, 700} <= set(s.tolist()) for s in sets]  # noqa: E731
+    search = Search(works, pytest.fail, hint=lambda: weights)
+    assert [int(part[0]) for part in search.ranked(singles(np.arange(1000)))[:3]] == [3, 700, 999]
+    assert search.asked == 0
+    assert run(smallest(search, np.arange(1000), [])) and search.best.tolist() == [3, 700]
+    assert search.asked < 60
+
+
+def test_a_gain_that_is_known_is_not_tried_again():
+    tried = []
+
+    def gains(sets):
+        tried.extend(s.tolist() for s in sets)
+        return [0.5] * len(sets)
+
+    parts = pairs(np.arange(6))
+    search = Search(lambda sets: [True] * len(sets), gains, gained={parts[2].tobytes(): 1.0})
+    assert [part.tolist() for part in search.ranked(parts)] == [[4, 5], [0, 1], [2, 3]]
+    assert search.ranked(parts) and tried == [[0, 1], [2, 3]] and search.asked == 2
 
 
 def test_joined_is_sorted_and_free_of_doubles():
