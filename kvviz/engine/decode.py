@@ -175,6 +175,7 @@ class Wave:
             self.watcher.saw(index, query)
         if self._recorded:
             self._recorded[index].append(query[0].clone())
+        at = self._positions.to(query.device)
         parts = [
             kernels.ragged_attention(
                 query[b.first : b.first + b.count],
@@ -184,7 +185,7 @@ class Wave:
                 b.owner,
                 self.model.n_kv_heads,
                 layer.scaling,
-                self._positions[b.first : b.first + b.count],
+                at[b.first : b.first + b.count],
                 layer.window,
             )
             for b in self.layers[index]
@@ -194,7 +195,7 @@ class Wave:
         tail = tail_attention(query, keys[:, :, :end], values[:, :, :end], layer, begin)
         out, _ = kernels.merge_attention([prompt, tail], layer.sinks)
         for variant, readout in self.cache.readouts.items():
-            out[variant] += readout.read(index, query[variant], self._positions[variant])
+            out[variant] += readout.read(index, query[variant], at[variant])
         return out.to(query.dtype)
 
 

@@ -30,10 +30,10 @@ def stops_for(model: Model, n: int, methods: int) -> tuple[float, ...]:
 def single_tokens(trace: Trace, probes: Probes) -> dict[str, np.ndarray]:
     """The lenses of `kvviz.results.comparison.Comparison`: {name: float32 [L, Hkv, n]}."""
     layers = range(trace.model.n_layers)
-    attention = torch.stack([trace.window_attention(i, _WINDOW).mean(1) for i in layers])
+    attention = torch.stack([trace.window_attention(i, _WINDOW).mean(1).cpu() for i in layers])
     grouped = attention.unflatten(1, (trace.model.n_kv_heads, -1)).mean(2)
     return {
-        "attention": grouped.float().cpu().numpy(),
+        "attention": grouped.float().numpy(),
         "attention_answer": answer_attention(trace, probes),
         "effect": token_effects(trace, probes),
     }

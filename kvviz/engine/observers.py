@@ -53,16 +53,16 @@ class ColumnSums(Observer):
 
     def __init__(self, model, n: int):
         super().__init__(model, n)
-        shape = (model.n_layers, model.n_query_heads, n)
-        self.sums = torch.zeros(shape, dtype=torch.float32, device=model.device)
+        shape = (model.n_query_heads, n)
+        self.sums = [torch.zeros(shape, dtype=torch.float32, device=layer.device) for layer in model.layers]
 
     def attend(self, index, query, keys, values, layer, offset, first) -> torch.Tensor:
         """Causal attention as in `attention.causal_attention`; the keys begin at position `first`."""
-        sums = self.sums[index, :, first : first + keys.shape[1]]
+        sums = self.sums[index][:, first : first + keys.shape[1]]
         return attention_by_rows(query, keys, values, layer, offset, sums)
 
     def finish(self, trace, cancel):
-        return {self.name: list(self.sums)}
+        return {self.name: self.sums}
 
 
 class QueryStats(Observer):
@@ -75,9 +75,9 @@ class QueryStats(Observer):
     def __init__(self, model, n: int):
         super().__init__(model, n)
         hq, d = model.n_query_heads, model.head_dim
-        options = {"dtype": torch.float64, "device": model.device}
-        self.sum = torch.zeros(model.n_layers, hq, d, **options)
-        self.square = torch.zeros(model.n_layers, hq, d, d, **options)
+        places = [{"dtype": torch.float64, "device": layer.device} for layer in model.layers]
+        self.sum = [torch.zeros(hq, d, **place) for place in places]
+        self.square = [torch.zeros(hq, d, d, **place) for place in places]
         self.count = [0] * model.n_layers
 
     def see(self, index, query, keys, start):
@@ -127,9 +127,9 @@ class Repeat(Observer):
 
     def finish(self, trace, cancel):
         model, n = self.model, self.n
-        shape = (model.n_layers, model.n_query_heads, n)
+        shape = (model.n_query_heads, n)
         best = {
-            key: torch.zeros(shape, dtype=torch.float32, device=model.device)
+            key: [torch.zeros(shape, dtype=torch.float32, device=layer.device) for layer in model.layers]
             for key in ("repeat", "repeat_plus")
         }
         moved = False
@@ -139,7 +139,7 @@ class Repeat(Observer):
             attend = _RepeatAttend(trace, start, end, best, cancel)
             with attend.hidden_norms():
                 forward(model, tokens[None], positions[None], attend, logits_to_keep=1)
-        return {**{key: list(value) for key, value in best.items()}, "repeat_moved": [moved] * model.n_layers}
+        return {**best, "repeat_moved": [moved] * model.n_layers}
 
 
 def repeats(trace) -> Iterator[tuple[int, int, torch.Tensor]]:
@@ -214,7 +214,7 @@ class _RepeatAttend:
             self._raise(index, "repeat_plus", p.div_(norm))
 
     def _raise(self, index: int, key: str, scores: torch.Tensor) -> None:
-        held = self.best[key][index, :, self.start : self.end]
+        held = self.best[key][index][:, self.start : self.end]
         torch.maximum(held, scores.amax(1), out=held)
 
 

@@ -33,7 +33,7 @@ def provenance(model: Model, prompt: Prompt, plan: Plan) -> dict[str, Any]:
             if p.method.artefact is not None
         },
         "machine": {
-            "device": str(model.device),
+            "device": ", ".join(dict.fromkeys(str(layer.device) for layer in model.layers)),
             "threads": torch.get_num_threads(),
             "kernels": kernels.last_used(),
         },

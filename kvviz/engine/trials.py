@@ -68,11 +68,11 @@ class Trials:
     def force(self, trials: Iterable[np.ndarray], answer: Sequence[int]) -> Iterator[Forced]:
         """Each trial fed the same answer, in the order given. KL is against the whole cache."""
         full = self._whole_logits(answer)
-        targets = torch.as_tensor(list(answer), device=full.device)
+        targets = torch.as_tensor(list(answer))
         for wave, size in self._waves(trials, len(answer)):
             logp, kl = [], []
             for step, logits in self._forced_logits(wave, answer):
-                wanted = targets[step : step + logits.shape[1]]
+                wanted = targets[step : step + logits.shape[1]].to(logits.device)
                 here = logits.double().log_softmax(-1)
                 picked = here.gather(-1, wanted.expand(size, -1)[..., None])
                 logp.append(picked.squeeze(-1))
@@ -104,11 +104,11 @@ class Trials:
         self, trials: Sequence[np.ndarray], answer: Sequence[int]
     ) -> Iterator[list[tuple[float, int]]]:
         """Each trial fed the same answer: (probability, rank from 1) of each of its tokens."""
-        targets = torch.as_tensor(list(answer), device=self.trace.model.device)
+        targets = torch.as_tensor(list(answer))
         for wave, size in self._waves(trials, len(answer)):
             rows = []
             for step, logits in self._forced_logits(wave, answer):
-                wanted = targets[step : step + logits.shape[1]].expand(size, -1)[..., None]
+                wanted = targets[step : step + logits.shape[1]].to(logits.device).expand(size, -1)[..., None]
                 p = logits.double().softmax(-1)
                 own = p.gather(-1, wanted)
                 rows.append(torch.cat([own, 1 + (p > own).sum(-1, keepdim=True)], -1))

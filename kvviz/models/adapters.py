@@ -153,6 +153,11 @@ class Layer:
         return weight.T.view(self.n_query_heads, self.head_dim, weight.shape[0])
 
     @property
+    def device(self) -> torch.device:
+        """Where its weights lie, and with them its keys, values and all that is computed of them."""
+        return self.attention.o_proj.weight.device
+
+    @property
     def sinks(self) -> torch.Tensor | None:
         """Learned sink logits [Hq], one more column in every softmax; None in most families."""
         return getattr(self.attention, "sinks", None)
