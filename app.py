@@ -1,8 +1,8 @@
 """Entry point: `python app.py` serves the page at http://127.0.0.1:7860."""
 
-import os
+from kvviz.hardware import lent
 
-if os.environ.get("SPACES_ZERO_GPU"):
+if lent():
     import spaces  # noqa: F401  (has to come before torch sets up CUDA)
 
 from kvviz.cli import main

@@ -1,8 +1,8 @@
 """A second logical device on a machine that has one: numbers stay on the CPU, and whatever brings tensors of
 two devices together fails, as CUDA would.
 
-A tensor "on the second device" is a wrapper that says it lies on SECOND and holds its values on the CPU. Every
-operation of torch's core passes `_run`, so nothing in between can mix the two unnoticed.
+A tensor "on the second device" is a wrapper that says it lies on SECOND and holds its values on the CPU.
+Every operation of torch's core passes `_run`, so nothing in between can mix the two unnoticed.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class Factories(TorchDispatchMode):
 
 
 def split(model, first: int):
-    """The model with its layers from `first` on, its last norm and its head on SECOND, as a device map does it:
+    """The model with its layers from `first` on, its last norm and its head on SECOND, as a device map does:
     what enters a module is moved to where its weights are."""
 
     def move(module, args, kwargs):

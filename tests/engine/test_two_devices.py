@@ -1,4 +1,4 @@
-"""A model whose layers lie on two devices: helper tensors follow their layer, and answers stay what they are."""
+"""A model whose layers lie on two devices: helper tensors follow their layer, answers stay the same."""
 
 import numpy as np
 import pytest
