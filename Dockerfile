@@ -19,5 +19,5 @@ RUN pip install --user --no-cache-dir -r requirements.txt
 COPY --chown=user . .
 
 EXPOSE 7860
-HEALTHCHECK --start-period=60s CMD python -c "import urllib.request as u; u.urlopen('http://127.0.0.1:7860/')"
+HEALTHCHECK --start-period=60s --timeout=10s CMD python -c "import urllib.request as u; u.urlopen('http://127.0.0.1:7860/', timeout=8)"
 CMD ["python", "app.py"]

@@ -17,6 +17,7 @@ from importlib import import_module
 
 from kvviz import __version__, memory
 from kvviz.errors import KvvizError
+from kvviz.resources import keep_libraries_writing
 
 COMMANDS = {
     "compare": "compare methods on one document and question",
@@ -40,6 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             with contextlib.suppress(ValueError):
                 stream.reconfigure(errors="replace")
+    keep_libraries_writing(os.environ)
     try:
         arguments = sys.argv[1:] if arguments is None else list(arguments)
         args = _parser(arguments).parse_args(arguments)

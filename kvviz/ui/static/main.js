@@ -37,6 +37,7 @@ export function start({element, props, server, trigger, plotlyUrl, offline = fal
       h('div', {class: 'kv-work'}, buildDocument(), views), under), live);
   for (const [id, {button}] of tabs) button.hidden = offline && !boot.tabs.includes(id);
   mountHead();
+  document.documentElement.classList.toggle('kv-framed', window.parent !== window);
   const link = readLink(), first = boot.stored[0];
   showTab(link.tab || 'kept');
   if (link.run) openRun(link.run, link.sel, link.tab);
