@@ -79,8 +79,8 @@ class Offer:
     @property
     def needs(self) -> str:
         """What it asks of the machine, in words."""
-        on_gpu, on_cpu = (f"{self.needed(LENGTHS[0], d) / 1e9:.0f}" for d in ("bfloat16", "float32"))
         most = min(self.context, LENGTHS[0])
+        on_gpu, on_cpu = (f"{self.needed(most, d) / 1e9:.0f}" for d in ("bfloat16", "float32"))
         return f"for {most:,} tokens {on_gpu} GB on a GPU or {on_cpu} GB of memory"
 
 

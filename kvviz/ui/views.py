@@ -7,7 +7,6 @@ can understand comes back as {"error": sentence}.
 from __future__ import annotations
 
 import dataclasses
-import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from kvviz.results.comparison import Comparison
 from kvviz.results.story import Places
 from kvviz.results.words import labels
 from kvviz.ui import chosen as selection
+from kvviz.ui import faults
 from kvviz.ui.export_views import Exports
 from kvviz.ui.openings import opening
 from kvviz.ui.runs import Run, RunStore, stored_runs
@@ -62,8 +62,8 @@ def answer(store: RunStore, exports: Exports, body: Any, visitor: str = "") -> d
         return fn(run, chosen, args)
     except KvvizError as error:
         return {"error": str(error)}
-    except Exception:  # a fault of ours: the log has it, the visitor keeps the rest of the page
-        traceback.print_exc()
+    except Exception as error:  # a fault of ours: the log has it, the visitor keeps the rest of the page
+        faults.log(error)
         return {"error": "This view could not be drawn. The rest of the page is up to date."}
 
 

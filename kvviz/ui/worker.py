@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextvars
 import queue
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +16,7 @@ from kvviz import memory
 from kvviz.errors import Cancelled, KvvizError
 from kvviz.results.comparison import Comparison
 from kvviz.types import Event
+from kvviz.ui import faults
 
 STAGES = {
     "load": "Getting the model ready",
@@ -51,7 +51,7 @@ def stream(work: Work, cancel: threading.Event) -> Iterator[dict[str, Any]]:
         except KvvizError as error:
             statuses.put({"state": "failed", "message": str(error)})
         except Exception as error:  # a fault of ours: the log has it, the visitor gets a sentence
-            traceback.print_exc()
+            faults.log(error)
             text = "The run failed inside kvviz; the log says where."
             if memory.ran_out(error):
                 text = memory.TOO_LITTLE

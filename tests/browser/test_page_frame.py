@@ -1,4 +1,4 @@
-"""In a frame that is made as high as its page, as the Hub does: all of it is reachable, and it ends growing."""
+"""In a frame that is made as high as its page, as the Hub does: all of it is reachable, and growing ends."""
 
 import threading
 from http.server import BaseHTTPRequestHandler, HTTPServer

@@ -71,6 +71,20 @@ def test_an_error_for_a_person_is_passed_on():
     assert last == {"state": "failed", "message": "This document has 9,310 tokens; tiny reads 8,192."}
 
 
+@pytest.mark.parametrize("public", ["0", "1"])
+def test_a_log_of_a_public_server_has_places_and_no_text_of_a_visitor(public, monkeypatch, capsys):
+    monkeypatch.setenv("KVVIZ_PUBLIC", public)
+
+    def work(cancel, progress):
+        raise RuntimeError("secret of a visitor")
+
+    (status,) = worker.stream(work, threading.Event())
+    said = capsys.readouterr().err
+    assert status["state"] == "failed" and "secret" not in status["message"]
+    assert "in work" in said and "RuntimeError" in said
+    assert ("RuntimeError: secret of a visitor" in said) == (public == "0")
+
+
 def test_a_fault_becomes_one_sentence(capsys):
     last = _states(asks.request(**{**GOOD, "question": "break"}), FakeEngine())[-1]
     assert last["state"] == "failed" and "fault" not in last["message"]
