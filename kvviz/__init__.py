@@ -21,7 +21,9 @@ _WHERE = {
     "list_methods": "kvviz.methods",
     "load_comparison": "kvviz.results.archive",
     "load_model": "kvviz.models",
+    "load_plugin": "kvviz.methods",
     "prefill": "kvviz.engine.trace",
+    "register": "kvviz.methods",
     "select": "kvviz.engine.selection",
     "wrap_model": "kvviz.models",
 }

@@ -6,6 +6,7 @@ import dataclasses
 import html
 import io
 import json as json_format
+import re
 from typing import Any
 
 import numpy as np
@@ -117,6 +118,7 @@ def python_lines(c: Comparison) -> str:
     framed = "".join(f", {name}={value!a}" for name, value in p.framing.changes().items())
     return (
         "import kvviz\n"
+        f"{_own_lines(c)}"
         "\n"
         f"document = {ascii(p.document)}\n"
         f"question = {ascii(p.question)}\n"
@@ -140,6 +142,22 @@ def _model_lines(c: Comparison) -> str:
         "# This model was wrapped: hf_model and tokenizer are the ones you wrapped.\n"
         f"model = kvviz.wrap_model(hf_model, tokenizer, {c.model.id!r})\n"
     )
+
+
+def _own_lines(c: Comparison) -> str:
+    """Where the own methods of a run come from. A stored run may be a stranger's: texts stay texts."""
+    found = c.settings.get("own")
+    lines: dict[str, None] = {}
+    for id, told in found.items() if isinstance(found, dict) else ():
+        told = told if isinstance(told, dict) else {}
+        name, sha256 = str(told.get("from", "")), str(told.get("sha256", ""))
+        if re.fullmatch("[0-9a-f]{64}", sha256):
+            lines[f"kvviz.load_plugin({ascii(name)})  # the file that ran has the SHA-256 {sha256}"] = None
+        elif name == "register":
+            lines[f"# The method {ascii(str(id))} was registered by a program: do so here as well."] = None
+        else:
+            lines[f"# The method {ascii(str(id))} comes from the package {ascii(name)}."] = None
+    return "".join(f"{line}\n" for line in lines)
 
 
 def _edit_lines(c: Comparison) -> str:

@@ -155,6 +155,13 @@ ROWS: tuple[Row, ...] = (
         _names,
     ),
     Row(
+        "plugins",
+        (),
+        "Python files, separated by commas",
+        "Files of own methods, which the page's server loads as it starts (docs/own-method.md).",
+        _names,
+    ),
+    Row(
         "hosts",
         (),
         "host names, separated by commas",
@@ -219,6 +226,7 @@ class Settings:
     runs: int
     runs_bytes: int
     models: tuple[str, ...]
+    plugins: tuple[str, ...]
     hosts: tuple[str, ...]
     prefill_chunk: int
     threads: int

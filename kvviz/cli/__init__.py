@@ -47,6 +47,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         args = _parser(arguments).parse_args(arguments)
         if getattr(args, "quiet", False):  # bars of libraries, which read this when they are imported
             os.environ.setdefault("TQDM_DISABLE", "1")
+        if plugins := getattr(args, "plugin", ()):
+            from kvviz.methods.own import load_plugins
+
+            load_plugins(plugins)
         code = args.run(args) or 0
         sys.stdout.flush()
         return code

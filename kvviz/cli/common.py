@@ -26,6 +26,14 @@ BUDGETS_HELP = (
 )
 
 
+def add_plugin(parser: argparse.ArgumentParser) -> None:
+    """Files of own methods, which are loaded before the command runs."""
+    parser.add_argument(
+        "--plugin", action="append", default=[], metavar="FILE.py",
+        help="a file that holds a method of your own (docs/own-method.md); may be given several times",
+    )  # fmt: skip
+
+
 def add_prompt(parser: argparse.ArgumentParser) -> None:
     """Arguments that say what is asked of what."""
     add = parser.add_argument
@@ -63,6 +71,7 @@ def add_model(parser: argparse.ArgumentParser) -> None:
         help="longest answer (default: %(default)s)",
     )
     add("--quiet", action="store_true", help="no progress on standard error")
+    add_plugin(parser)
 
 
 def prepared(

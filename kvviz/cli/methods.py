@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from kvviz.cli.common import add_plugin
 from kvviz.identity import option_text
 
 if TYPE_CHECKING:
@@ -20,11 +21,13 @@ def add(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--markdown", action="store_true", help="the README's table")
     parser.add_argument("--json", action="store_true", help="all methods with their options as JSON")
+    add_plugin(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     from kvviz.engine.budgets import ALLOCATORS
     from kvviz.methods import list_methods, methods_table
+    from kvviz.methods.own import source_of
     from kvviz.methods.spec import PROTECT
 
     methods = list_methods()
@@ -35,7 +38,8 @@ def run(args: argparse.Namespace) -> int:
         print(json.dumps([m.describe() for m in methods], indent=1))
         return 0
     for m in methods:
-        print(f"{m.id:20} {m.idea} ({m.paper})")
+        source = source_of(m.id)
+        print(f"{m.id:20} {m.idea} ({m.paper if source is None else f'own, from {source.name}'})")
         _print_options(m.rows)
         print(f"  allocation={m.allocation}")
         for name, given in m.presets.items():

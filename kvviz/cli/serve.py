@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import argparse
 
+from kvviz.cli.common import add_plugin
+
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=None, help="default: 7860")
     parser.add_argument("--host", default=None, help="default: 127.0.0.1, this machine only")
+    add_plugin(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvviz.cli.common import BUDGETS_HELP, DTYPES
+from kvviz.cli.common import BUDGETS_HELP, DTYPES, add_plugin
 from kvviz.cli.files import check_folder
 from kvviz.cli.plot import KINDS_HELP, check_kinds, draw
 from kvviz.cli.terminal import Progress, interruptible, note
@@ -69,6 +69,7 @@ def add_study(parser: argparse.ArgumentParser, methods: str, dtype: str = "auto"
     add("--retry", action="store_true", help="measure again what failed before")
     add("--plot", default="", metavar="LIST", help=f"draw what is there afterwards: {KINDS_HELP}")
     add("--quiet", action="store_true", help="no progress on standard error")
+    add_plugin(parser)
 
 
 def run(args: argparse.Namespace) -> int:

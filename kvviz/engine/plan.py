@@ -19,6 +19,7 @@ from kvviz.engine.trace import Trace
 from kvviz.errors import InputError, NeedError
 from kvviz.identity import Budget, MethodRef, option_text
 from kvviz.methods import Method, get_method
+from kvviz.methods.own import sources
 from kvviz.models import Model
 from kvviz.options import known
 from kvviz.settings import Settings
@@ -64,8 +65,10 @@ class Plan:
 
     def settings(self) -> dict[str, Any]:
         """The plan as plain values, for the saved comparison."""
+        own = sources(p.method.id for p in self.methods)
         return {
             "ask": self.ask.to_dict(),
+            **({"own": {id: source.told() for id, source in own.items()}} if own else {}),
             "methods": {
                 p.name: {"own": dict(p.own), "used": dict(p.used), "compare_with": p.method.compare_with}
                 for p in self.methods

@@ -16,6 +16,7 @@ from kvviz.engine.ranking import rank
 from kvviz.engine.trace import storage_bytes
 from kvviz.methods import Method, artefacts
 from kvviz.methods.layer import LayerView, Rows
+from kvviz.methods.own import scores_of
 from kvviz.methods.spec import Scores
 
 Options = Mapping[str, Any]
@@ -168,13 +169,14 @@ class Scored(Generic[RowsT]):
                 if len(held) == index:
                     alive()
                     view = LayerView(self.trace, index, want.rows[index].context, shared)
-                    held.append(want.method.score(view, want.options))
+                    held.append(scores_of(want.method, view, want.options))
             yield index + 1
 
     def _key(self, want: Wanted) -> tuple:
         method, options = want.method, want.options
         contexts = tuple(a.context for a in want.rows)
-        return method.id, method.scoring_options(options), contexts, _file_of(self.trace.model, method)
+        file = _file_of(self.trace.model, method)
+        return method.id, method.score, method.scoring_options(options), contexts, file
 
 
 def score(trace: RowsT, wanted: Sequence[Wanted]) -> Scored[RowsT]:

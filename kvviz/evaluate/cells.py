@@ -14,7 +14,7 @@ import platform
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,7 @@ from kvviz.errors import KvvizError
 from kvviz.evaluate.items import Item
 from kvviz.evaluate.judging import judged
 from kvviz.identity import Budget, MethodRef
+from kvviz.methods.own import Source, sources
 from kvviz.models import Model
 from kvviz.results.comparison import FULL, Comparison
 from kvviz.types import QUESTION_AGNOSTIC, QUESTION_AWARE, Prompt
@@ -51,17 +52,24 @@ class Study:
                says so.
     keep_runs  which comparisons are saved for the page: "none", "failures" (the full cache is right, a
                method is not) or "all".
+    own        where its own methods come from: another file is another study.
     """
 
     ask: Ask
     protocol: str = QUESTION_AWARE
     dtype: str = "auto"
     keep_runs: str = "none"
+    own: dict[str, Source] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Where the own methods of the ask come from; it travels to the worker processes with the rest."""
+        object.__setattr__(self, "own", sources(MethodRef.parse(name).id for name in self.ask.methods))
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values."""
         plain = {"protocol": self.protocol, "dtype": self.dtype, "keep_runs": self.keep_runs}
-        return {"ask": self.ask.to_dict(), **plain}
+        own = {"own": {id: source.told() for id, source in self.own.items()}} if self.own else {}
+        return {"ask": self.ask.to_dict(), **plain, **own}
 
     def ask_of(self, item: Item) -> Ask:
         """What is asked of one item."""

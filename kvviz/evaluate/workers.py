@@ -62,9 +62,12 @@ class Bench:
         return self.model
 
     def work(self, job: Job) -> Iterator[Measured]:
-        """The cells of a job. KvvizError where its model cannot be loaded."""
+        """The cells of a job. KvvizError where its model or an own method cannot be loaded."""
         import torch
 
+        from kvviz.methods.own import bring
+
+        bring(self.study.own)
         if self.threads:
             torch.set_num_threads(self.threads)
         yield from measure(self.load(job.model), job.model, job.items, self.study)

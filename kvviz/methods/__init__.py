@@ -1,4 +1,7 @@
-"""The registry: one line a method, in the order people meet them; all lists elsewhere derive from it."""
+"""The registry: one line a method, in the order people meet them; all lists elsewhere derive from it.
+
+Own methods stand behind them: see `kvviz.methods.own`.
+"""
 
 from __future__ import annotations
 
@@ -35,6 +38,7 @@ from kvviz.methods import (
     tova,
     vatp,
 )
+from kvviz.methods.own import load_plugin, own_methods, plain_name, register
 from kvviz.methods.spec import ArtefactSpec, Method, Scores
 from kvviz.options import Option
 
@@ -46,8 +50,10 @@ __all__ = [
     "artefact_specs",
     "get_method",
     "list_methods",
+    "load_plugin",
     "methods_table",
     "parse_method",
+    "register",
 ]
 
 METHODS: tuple[Method, ...] = (
@@ -79,34 +85,33 @@ METHODS: tuple[Method, ...] = (
     indexmem.METHOD,
 )
 
-_BY_ID = {method.id: method for method in METHODS}
-_BY_NAME = {"".join(filter(str.isalnum, name)).casefold(): m for m in METHODS for name in (m.id, m.label)}
-
-
 def list_methods() -> list[Method]:
-    """Every method's spec: id, label, paper, needs, options with defaults, presets, allocation."""
-    return list(METHODS)
+    """Every method's spec: id, label, paper, needs, options with defaults, presets, allocation. Own methods
+    (`kvviz.methods.own`) come last."""
+    return [*METHODS, *own_methods()]
 
 
 def get_method(method_id: str) -> Method:
     """The spec of one method, by its id or its label; InputError says which was probably meant."""
-    if method_id in _BY_ID:
-        return _BY_ID[method_id]
-    plain = "".join(filter(str.isalnum, method_id)).casefold()
-    if plain not in _BY_NAME:
-        close = [_BY_NAME[name].id for name in get_close_matches(plain, _BY_NAME, 1)]
-        meant = f"Did you mean {close[0]}?" if close else f"Choose from: {', '.join(_BY_ID)}."
+    known = {method.id: method for method in list_methods()}
+    if method_id in known:
+        return known[method_id]
+    plain = plain_name(method_id)
+    by_name = {plain_name(name): method for method in known.values() for name in (method.id, method.label)}
+    if plain not in by_name:
+        close = [by_name[name].id for name in get_close_matches(plain, by_name, 1)]
+        meant = f"Did you mean {close[0]}?" if close else f"Choose from: {', '.join(known)}."
         raise InputError(f"There is no method {shown(method_id)}. {meant}")
-    return _BY_ID[_BY_NAME[plain].id]
+    return by_name[plain]
 
 
 def artefact_specs() -> dict[str, ArtefactSpec]:
     """{name: spec} of every calibrated file that some method needs."""
-    return {m.artefact.name: m.artefact for m in METHODS if m.artefact is not None}
+    return {m.artefact.name: m.artefact for m in list_methods() if m.artefact is not None}
 
 
 def methods_table() -> str:
-    """The README's table of methods, in markdown: one row a method."""
+    """The README's table of methods, in markdown: one row a built-in method."""
     rows = ["| id | idea | paper | reads | allocation | provenance |", "|---|---|---|---|---|---|"]
     for method in METHODS:
         said = (("reconstructed", method.reconstructed), ("differs", method.differs))

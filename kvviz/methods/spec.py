@@ -106,6 +106,8 @@ class ArtefactSpec:
 
 # What methods look at, from least to most; the form and tables list them in this order.
 GROUPS = ("position", "keys", "attention", "attention and values", "learned", "controls")
+# What a trace can carry beyond keys, values and window queries (`Method.needs`).
+NEEDS = ("column_sums", "query_stats", "hidden", "repeat")
 
 
 @dataclass(frozen=True)

@@ -246,14 +246,18 @@ class Comparison:
         seen = self.answer_attention
         if seen is not None and other.answer_attention is not None:
             seen = seen.with_lost(other.answer_attention)
-        methods = {**(self.settings.get("methods") or {}), **(other.settings.get("methods") or {})}
+        both = {
+            name: {**(self.settings.get(name) or {}), **(other.settings.get(name) or {})}
+            for name in ("methods", "own")
+            if self.settings.get(name) or other.settings.get(name)
+        }
         return replace(
             self,
             variants=[*self.variants, *new],
             at_stops=at_stops,
             scores=scores,
             answer_attention=seen,
-            settings={**self.settings, "methods": methods},
+            settings={**self.settings, **both},
         )
 
     @property

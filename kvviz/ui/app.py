@@ -17,6 +17,7 @@ import gradio as gr
 from starlette.middleware import Middleware
 
 from kvviz.errors import InputError, KvvizError
+from kvviz.methods.own import load_plugins
 from kvviz.settings import settings
 from kvviz.ui import assets
 from kvviz.ui.api import compare_endpoint
@@ -144,6 +145,7 @@ def launch(host: str | None = None, port: int | None = None, **options: Any) -> 
     check_place(options["server_name"], options["server_port"])
     options = guarded(options)
     limits = settings()
+    load_plugins(limits.plugins)
     store = RunStore(limits.runs, limits.runs_bytes)
     warm(store)
     return build_app(store=store).launch(**options)

@@ -8,6 +8,8 @@ from typing import Any
 
 from kvviz.engine.ask import Ask
 from kvviz.identity import Budget
+from kvviz.methods.own import source_of
+from kvviz.methods.spec import GROUPS
 from kvviz.settings import Settings
 from kvviz.ui.asks import DTYPES, Request
 from kvviz.ui.chosen import Chosen
@@ -26,13 +28,13 @@ SETS = (
     ("The five papers", PAPERS),
     ("Attention against perturbation", ("snapkv", "adakv", "criticalkv", "dropkv", "laprox", "obcache")),
 )
+OWN = "own"  # the group of methods that were registered here
 _DEAR = ("column_sums", "repeat")  # needs of methods whose own reading of the document takes long
 
 
 def form(engine: Any, limits: Settings) -> dict[str, Any]:
     """Everything the page's form shows, as plain values."""
     from kvviz.evaluate.examples import examples
-    from kvviz.methods.spec import GROUPS
     from kvviz.models.catalog import chosen_first, offered
 
     specs = engine.methods()
@@ -41,8 +43,8 @@ def form(engine: Any, limits: Settings) -> dict[str, Any]:
     cheap = [s.id for s in specs if not s.artefact and not set(_DEAR) & s.needs]
     return {
         "groups": [
-            {"name": name, "methods": [_method(spec) for spec in specs if (spec.group or GROUPS[-1]) == name]}
-            for name in GROUPS
+            {"name": name, "methods": [_method(spec) for spec in specs if _group(spec) == name]}
+            for name in (*([OWN] if any(_group(spec) == OWN for spec in specs) else []), *GROUPS)
         ],
         "sets": [
             {"name": name, "methods": [m for m in chosen if m in known]}
@@ -68,9 +70,15 @@ def form(engine: Any, limits: Settings) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _group(spec: Any) -> str:
+    return OWN if source_of(spec.id) is not None else spec.group or GROUPS[-1]
+
+
 def _method(spec: Any) -> dict[str, Any]:
+    source = source_of(spec.id)
     return {
-        "id": spec.id, "label": spec.label, "idea": spec.idea, "paper": spec.paper,
+        "id": spec.id, "label": spec.label, "idea": spec.idea,
+        "paper": spec.paper if source is None else f"From {source.name}.",
         "reconstructed": bool(spec.reconstructed), "five": spec.id in PAPERS,
         "needs_file": bool(spec.artefact), "allocation": spec.allocation,
         "options": [row.describe() for row in spec.rows],
