@@ -228,7 +228,7 @@ def tied(monkeypatch):
         return Scores(values[:, : layer.context])
 
     method = Method("tied", "Tied", "", "", score, options={"seed": 0, "nan": -1, "sinks": 0})
-    monkeypatch.setitem(kvviz.methods._BY_ID, "tied", method)
+    monkeypatch.setattr(kvviz.methods, "METHODS", (*kvviz.methods.METHODS, method))
     return method
 
 
@@ -481,10 +481,10 @@ def test_an_error_in_one_request_does_not_spoil_the_next(monkeypatch):
         return spec.score(layer, options)
 
     broken = Method(**{**vars(spec), "score": breaks})
-    monkeypatch.setitem(kvviz.methods._BY_ID, "snapkv", broken)
+    monkeypatch.setattr(kvviz.methods, "METHODS", (*kvviz.methods.METHODS, broken))
     with pytest.raises(MemoryError):
         select_from(scored, "snapkv", 8)
-    monkeypatch.setitem(kvviz.methods._BY_ID, "snapkv", spec)
+    monkeypatch.setattr(kvviz.methods, "METHODS", (*kvviz.methods.METHODS, spec))
     again = select_from(scored, "snapkv", 8)
     assert all(torch.equal(a, b) for a, b in zip(again.mask, wanted.mask))
     assert entries_of(8, 40) == again.entries
@@ -497,7 +497,7 @@ def counting(monkeypatch, method="snapkv"):
     """Counts how often a method scores a layer."""
     spec, calls = get_method(method), []
     counted = Method(**{**vars(spec), "score": lambda v, o: calls.append(v.index) or spec.score(v, o)})
-    monkeypatch.setitem(kvviz.methods._BY_ID, method, counted)
+    monkeypatch.setattr(kvviz.methods, "METHODS", (*kvviz.methods.METHODS, counted))
     return calls
 
 
