@@ -92,20 +92,22 @@ FIGURES = (
         folded=True,
     ),
     Figure(
-        "kept", "kept", ("run", "budget", "range", "a", "b"),
-        table=lambda c, look: kept.kept_table(c, look.method, look.budget, *look.span, look.rule),
+        "kept", "kept", ("run", "budget", "range", "grain", "a", "b"),
+        table=lambda c, look: kept.kept_table(
+            c, look.method, look.budget, *look.span, look.rule, look.grain
+        ),
         draw=lambda table, look: kept.kept_figure(table, look.side.upper()),
         sides=True,
     ),
     Figure(
-        "versus", "kept", ("run", "budget", "range", "a", "b"),
-        table=lambda c, look: versus.versus_table(c, look.a, look.other, look.budget, *look.span),
+        "versus", "kept", ("run", "budget", "range", "grain", "a", "b"),
+        table=lambda c, look: versus.versus_table(c, look.a, look.other, look.budget, *look.span, look.grain),
         draw=lambda table, look: versus.versus_figure(table),
     ),
     Figure(
-        "heads", "kept", ("run", "budget", "range", "a", "b", "layer", "tok"),
+        "heads", "kept", ("run", "budget", "range", "grain", "a", "b", "layer", "tok"),
         table=lambda c, look: heads.heads_table(
-            c, look.method, look.budget, _shown_head(c, look)[0], *look.span
+            c, look.method, look.budget, _shown_head(c, look)[0], *look.span, look.grain
         ),
         draw=lambda table, look: heads.heads_figure(table, look.side.upper()),
         sides=True,
@@ -117,8 +119,10 @@ FIGURES = (
         sides=True,
     ),
     Figure(
-        "all_methods", "kept", ("run", "budget", "range"),
-        table=lambda c, look: all_methods.all_methods_table(c, look.budget, *look.span, look.rule),
+        "all_methods", "kept", ("run", "budget", "range", "grain"),
+        table=lambda c, look: all_methods.all_methods_table(
+            c, look.budget, *look.span, look.rule, look.grain
+        ),
         draw=lambda table, look: all_methods.all_methods_figure(table),
         folded=True,
         also=lambda c, look, table: {"rows_in_map": table.rows_in_map},

@@ -71,12 +71,13 @@ def all_methods_table(
     x1: int | None = None,
     columns: int = MOST_COLUMNS,
     rule: str = "mean",
+    grain: str = "token",
 ) -> AllMethodsTable:
     """Maps of all methods whose kept entries are known at k, in the order they were asked for."""
     stored = [m for m in c.methods if c.at(m, k) is not None]
     if not stored:
         raise InputError(f"No method's kept tokens were stored at {text.budget_name(c, k)}.")
-    tables = [kept_table(c, m, k, x0, x1, columns, rule) for m in stored]
+    tables = [kept_table(c, m, k, x0, x1, columns, rule, grain) for m in stored]
     return AllMethodsTable(tables, text.budget_name(c, k))
 
 
@@ -89,14 +90,12 @@ def all_methods_figure(table: AllMethodsTable) -> go.Figure:
     states = codes.state_traces(real, *centre(first.bins))
     names = [f"{one.label}, layer {layer}" for one in table.tables for layer in range(layers)]
     rows = table.rows_in_map
+    counts = [one.counts(kept=one.kept, protected=one.protected) for one in table.tables]
     return token_map(
         first,
         table.stacked([one.code for one in table.tables], codes.UNSCORED),
         codes.COLOURS,
-        {
-            "kept": table.stacked([one.kept for one in table.tables], 0),
-            "protected": table.stacked([one.protected for one in table.tables], 0),
-        },
+        {name: table.stacked([one[name] for one in counts], 0) for name in counts[0]},
         heads=first.n_heads,
         traces=[
             colour_bar(codes.COLOURS[:11], codes.share_ticks(first.root), first.scale),

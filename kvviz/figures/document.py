@@ -6,17 +6,19 @@ characters of `prompt.document`. Tokens outside it (chat template, question) fol
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
 
 from kvviz.errors import InputError
-from kvviz.figures.palette import TEXT_STEPS
+from kvviz.figures import versus
+from kvviz.figures.palette import STRENGTHS, TEXT_STEPS
 from kvviz.figures.strip import observation_window
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
 from kvviz.results.table import Table
+from kvviz.results.units import Units
 
 TITLE = "Your text, shaded by who still holds it"
 GUIDES = {
@@ -207,6 +209,36 @@ def document_tokens(
         n=c.n,
         document=c.prompt.document,
     )
+
+
+_AS_TEXT = np.array(
+    [NEITHER, BOTH, *[A_ONLY] * STRENGTHS, *[B_ONLY] * STRENGTHS, MIXED], dtype=np.uint8
+)  # class of a map's code
+
+
+def by_units(table: DocumentTable, cut: Units) -> DocumentTable:
+    """The table with every token given what its word, sentence or paragraph has as a whole.
+
+    Counts are entries of the unit; shades (on a square-root scale) and classes are those of the maps.
+    """
+    widths = np.diff(cut.starts, append=cut.n)
+
+    def whole(values: np.ndarray) -> np.ndarray:
+        return np.concatenate([np.repeat(cut.totals(values[: cut.n]), widths), values[cut.n :]])
+
+    names = ("held_a", "held_b", "only_a", "only_b", "heads")
+    held_a, held_b, only_a, only_b, heads = (whole(getattr(table, name)) for name in names)
+    held = held_b if table.colour_by == "b" else held_a
+    share = (held / np.maximum(heads, 1)).astype(np.float32)
+    if table.label_b is None:
+        code = np.where(2 * held_a >= np.maximum(heads, 1), BOTH, NEITHER).astype(np.uint8)
+    else:
+        code = _AS_TEXT[versus.cell_classes(only_a, only_b, held_a - only_a, heads, True)]
+    code[cut.n :] = table.code[cut.n :]
+    return replace(
+        table, held_a=held_a, held_b=held_b, only_a=only_a, only_b=only_b, heads=heads, share=share,
+        step=steps(np.sqrt(share)), code=code,
+    )  # fmt: skip
 
 
 def _heads(mask: np.ndarray) -> np.ndarray:

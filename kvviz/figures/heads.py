@@ -13,9 +13,11 @@ from kvviz.figures.figure import MOST_COLUMNS
 from kvviz.figures.kit import axis, colour_bar, panel
 from kvviz.figures.strip import strip_spans
 from kvviz.figures.token_map import CellTable, centre, token_map
+from kvviz.figures.unit_cells import unit_cells
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
 from kvviz.results.kept import bins, pool_sum
+from kvviz.results.units import units
 
 
 @dataclass(frozen=True)
@@ -58,8 +60,9 @@ def heads_table(
     x0: int = 0,
     x1: int | None = None,
     columns: int = MOST_COLUMNS,
+    grain: str = "token",
 ) -> HeadsTable:
-    """What each KV head of a layer kept of the tokens x0 to x1."""
+    """What each KV head of a layer kept of the tokens x0 to x1, or of the units they lie in."""
     if not 0 <= layer < c.model.n_layers:
         raise InputError(f"There are layers 0 to {c.model.n_layers - 1}, not {layer}.")
     b = bins(c.n, x0, x1, columns)
@@ -76,7 +79,16 @@ def heads_table(
             missing = pool_sum(blank & ~mask & ~beyond, b)
     widths = b.widths
     share = kept / np.maximum(widths[None] - gone.astype(np.int64), 1)
-    code = codes.cell_codes(share, widths[None], kept, ruled, gone, missing, b.size > 1)
+    seen = ~c.outside()[layer]
+
+    def count(start: int, end: int) -> list[np.ndarray]:
+        part, rule = held.layer(layer), held.layer_protected(layer)
+        return [part[:, start:end], rule[:, start:end], seen[None, start:end]]
+
+    by = unit_cells(grain, units(c.prompt, grain), b, count)
+    if by is not None:
+        share = by.means[0] / np.maximum(by.means[2], 1e-9)
+    code = codes.cell_codes(share, widths[None], kept, ruled, gone, missing, by is not None or b.size > 1)
     return HeadsTable(
         bins=b,
         tokens=c.prompt.tokens,
@@ -90,20 +102,22 @@ def heads_table(
         unscored=missing,
         tokens_in=widths,
         code=code,
+        by=by,
     )
 
 
 def heads_figure(table: HeadsTable, side: str = "") -> go.Figure:
     """The band of one layer: a row a KV head."""
     heads = len(table.kept)
-    scale = "share of the cell's tokens (square-root scale)" if table.bins.size > 1 else ""
+    of = f"of the {table.by.grain}" if table.by else "of the cell's tokens"
+    scale = f"share {of} (square-root scale)" if table.pooled else ""
     bar = [colour_bar(codes.COLOURS[:11], codes.share_ticks(True), scale)] if scale else []
     counts = [text.count(int(x)) for x in table.kept.sum(axis=1)]
     return token_map(
         table,
         table.code,
         codes.COLOURS,
-        {"kept": table.kept, "protected": table.protected},
+        table.counts(kept=table.kept, protected=table.protected),
         heads=1,
         traces=[*bar, *codes.state_traces(table.code, *centre(table.bins))],
         rows=axis(

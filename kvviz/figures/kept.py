@@ -13,10 +13,12 @@ from kvviz.figures.figure import MOST_COLUMNS
 from kvviz.figures.kit import colour_bar, map_height, panel
 from kvviz.figures.strip import strip_spans
 from kvviz.figures.token_map import CellTable, centre, layer_axis, strip_of, token_map
+from kvviz.figures.unit_cells import unit_cells
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
 from kvviz.results.kept import bins, over_heads, pool_max, pool_sum
 from kvviz.results.marks import group_holders, groups
+from kvviz.results.units import units
 
 TITLE = "Which tokens each layer kept"
 GUIDE = (
@@ -73,11 +75,13 @@ class KeptTable(CellTable):
     @property
     def root(self) -> bool:
         """Are shares shown on a square-root scale? Where a cell is the mean of several tokens."""
-        return self.rule == "mean" and self.bins.size > 1
+        return self.by is not None or (self.rule == "mean" and self.bins.size > 1)
 
     @property
     def scale(self) -> str:
         """What a shade stands for."""
+        if self.by is not None:
+            return f"share of the {self.by.grain} kept (square-root scale)"
         if self.bins.size == 1:
             return "share of KV heads that kept it"
         if self.rule == "max":
@@ -93,8 +97,12 @@ def kept_table(
     x1: int | None = None,
     columns: int = MOST_COLUMNS,
     rule: str = "mean",
+    grain: str = "token",
 ) -> KeptTable:
-    """Count kept entries of tokens x0 to x1 into at most `columns` cells a layer."""
+    """Count kept entries of tokens x0 to x1 into at most `columns` cells a layer.
+
+    With a `grain` the shades are those of words, sentences or paragraphs; the counts stay those of cells.
+    """
     if rule not in RULES:
         raise InputError('A cell shows the "mean" of its tokens or the strongest ("max").')
     b = bins(c.n, x0, x1, columns)
@@ -115,7 +123,16 @@ def kept_table(
     entries = b.widths * heads
     possible = entries[None] - gone.astype(np.int64)
     shares = kept / np.maximum(possible, 1) if rule == "mean" else strongest / heads
-    code = codes.cell_codes(shares, entries[None], kept, ruled, gone, missing, rule == "mean" and b.size > 1)
+
+    def count(start: int, end: int) -> list[np.ndarray]:
+        return [over_heads(held.span(start, end)), over_heads(held.span_protected(start, end)),
+                c.outside(start, end)]  # fmt: skip
+
+    by = unit_cells(grain, units(c.prompt, grain), b, count)
+    if by is not None:
+        shares = by.means[0] / np.maximum(heads * (1 - by.means[2]), 1e-9)
+    root = by is not None or (rule == "mean" and b.size > 1)
+    code = codes.cell_codes(shares, entries[None], kept, ruled, gone, missing, root)
     return KeptTable(
         bins=b,
         tokens=c.prompt.tokens,
@@ -135,6 +152,7 @@ def kept_table(
         code=code,
         row_labels=row_labels(c, method, k),
         held=held_words(c, method, k),
+        by=by,
     )
 
 
@@ -161,7 +179,7 @@ def kept_figure(table: KeptTable, side: str = "") -> go.Figure:
         table,
         table.code,
         codes.COLOURS,
-        {"kept": table.kept, "protected": table.protected},
+        table.counts(kept=table.kept, protected=table.protected),
         heads=table.n_heads,
         traces=[
             colour_bar(codes.COLOURS[:11], codes.share_ticks(table.root), table.scale, len=0.7),

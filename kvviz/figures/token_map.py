@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -11,6 +11,7 @@ import plotly.graph_objects as go
 
 from kvviz.figures.kit import axis, build, heatmap, narrow
 from kvviz.figures.strip import Span, mark_shapes, strip_traces
+from kvviz.figures.unit_cells import UnitCells
 from kvviz.results import words as text
 from kvviz.results.kept import Bins
 from kvviz.results.table import Table
@@ -25,6 +26,7 @@ class CellTable(Table):
     bins    which tokens a column stands for.
     tokens  of the whole prompt.
     spans   what the strip above the map names.
+    by      the units that the shades are of, None where each token is its own.
     """
 
     near: ClassVar[str | None] = "first token"
@@ -32,6 +34,21 @@ class CellTable(Table):
     bins: Bins
     tokens: list[str]
     spans: list[Span]
+    by: UnitCells | None = field(default=None, kw_only=True)
+
+    @property
+    def pooled(self) -> bool:
+        """Does a shade stand for several tokens?"""
+        return self.bins.size > 1 or self.by is not None
+
+    @property
+    def chip(self) -> str:
+        """What a cell is, where it is not one token."""
+        return " · ".join(part for part in (self.by.chip if self.by else "", self.bins.chip) if part)
+
+    def counts(self, **cells: np.ndarray) -> dict[str, np.ndarray]:
+        """What a cell reads out: its own counts, or those of the unit it lies in."""
+        return cells if self.by is None else dict(zip(cells, self.by.totals))
 
     def cells(self, rows: str, count: int) -> dict[str, Sequence[Any] | np.ndarray]:
         """The columns that say which cell a row of the table is; `rows` names the map's rows."""
@@ -94,6 +111,8 @@ def token_map(
     b = table.bins
     x0, dx = centre(b)
     cells = {"x0": b.x0, "x1": b.x1, "size": b.size, "heads": heads, "channels": list(counts)}
+    if table.by is not None:
+        cells["units"] = table.by.spans.tolist()
     layout: dict[str, Any] = {"yaxis": rows}
     if strip:
         layout["yaxis"] = {**rows, "domain": [0, _STRIP_FROM]}
@@ -109,7 +128,7 @@ def token_map(
             *traces,
             *strip,
         ],
-        chip=b.chip,
+        chip=table.chip,
         meta={"cells": cells, "scale": scale, **(meta or {})},
         # To the end of the last cell, which may hold fewer tokens: it is as wide as the others.
         xaxis=axis("token position", range=[b.x0 - 0.5, b.x0 + len(b.starts) * b.size - 0.5], showgrid=False),

@@ -16,9 +16,11 @@ from kvviz.figures.kit import legend_entry, map_height, patches
 from kvviz.figures.palette import STRENGTHS
 from kvviz.figures.strip import strip_spans
 from kvviz.figures.token_map import CellTable, centre, layer_axis, strip_of, token_map
+from kvviz.figures.unit_cells import unit_cells
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
 from kvviz.results.kept import bins, over_heads, pool_sum
+from kvviz.results.units import units
 
 TITLE = "A against B"
 GUIDE = (
@@ -109,8 +111,10 @@ def versus_table(
     x0: int = 0,
     x1: int | None = None,
     columns: int = MOST_COLUMNS,
+    grain: str = "token",
 ) -> VersusTable:
-    """Count per head and token what only A, only B and both kept, then pool the counts."""
+    """Count per head and token what only A, only B and both kept, then pool the counts: into cells, and with
+    a `grain` into the words, sentences or paragraphs that these lie in."""
     cut = bins(c.n, x0, x1, columns)
     of_a = c.need(a, k).kept.span(cut.x0, cut.x1)
     of_b = c.need(b, k).kept.span(cut.x0, cut.x1)
@@ -120,7 +124,17 @@ def versus_table(
     heads = c.model.n_kv_heads
     beyond = pool_sum(c.outside(cut.x0, cut.x1), cut).astype(np.int64) * heads
     entries = cut.widths * heads
-    code = cell_classes(only_a, only_b, both, entries[None] - beyond, cut.size > 1)
+
+    def count(start: int, end: int) -> list[np.ndarray]:
+        in_a, in_b = (c.need(m, k).kept.span(start, end) for m in (a, b))
+        return [over_heads(part) for part in (in_a & ~in_b, in_b & ~in_a, in_a & in_b)]
+
+    by = unit_cells(grain, units(c.prompt, grain), cut, count)
+    if by is None:
+        code = cell_classes(only_a, only_b, both, entries[None] - beyond, cut.size > 1)
+    else:
+        in_a, in_b, in_both = by.means
+        code = cell_classes(in_a, in_b, in_both, heads - beyond / cut.widths, True)
     code[beyond == entries[None]] = OUTSIDE
     return VersusTable(
         bins=cut,
@@ -136,6 +150,7 @@ def versus_table(
         outside=beyond,
         entries=entries,
         code=code,
+        by=by,
     )
 
 
@@ -157,16 +172,17 @@ def versus_figure(table: VersusTable) -> go.Figure:
     )
     total = int((table.entries[None] - table.outside).sum())
     a, both, other = (int(x.sum()) for x in (table.only_a, table.both, table.only_b))
+    of = table.by.grain if table.by else "cell"
     return token_map(
         table,
         table.code,
         COLOURS,
-        {"only A": table.only_a, "only B": table.only_b, "both": table.both},
+        table.counts(**{"only A": table.only_a, "only B": table.only_b, "both": table.both}),
         heads=table.n_heads,
         traces=[*legend, *hatch],
         strip=strip_of(table),
         rows=layer_axis(layers),
-        scale="stronger: a larger part of the cell" + (" (square-root scale)" if table.bins.size > 1 else ""),
+        scale=f"stronger: a larger part of the {of}" + (" (square-root scale)" if table.pooled else ""),
         title=f"{TITLE} · {table.label_a} against {table.label_b}, {table.budget_name}",
         guide=GUIDE,
         summary=f"{table.label_a} (A) against {table.label_b} (B) at {table.budget_name}: of "

@@ -14,6 +14,7 @@ from kvviz.engine.ask import Ask
 from kvviz.framing import Framing
 from kvviz.identity import Budget, MethodRef
 from kvviz.results.comparison import Variant
+from kvviz.results.passages import GRAINS
 from kvviz.results.story import MOST_STEPS, MOST_WORDS, Experiment, Opening, Places, Step, Story
 from kvviz.types import PROTOCOLS, Mark, ModelInfo, Prompt
 
@@ -269,6 +270,7 @@ def _opening(given: Any, info: ModelInfo, size: int) -> Opening | None:
         tok=None if given.get("tok") is None else span(given["tok"], size),
         layer=place("layer", info.n_layers),
         head=place("head", info.n_kv_heads),
+        grain=one_of(given.get("grain", "token"), GRAINS),
     )
 
 

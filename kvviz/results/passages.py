@@ -10,6 +10,7 @@ from kvviz.errors import InputError
 from kvviz.types import Prompt
 
 UNITS = ("sentence", "line", "paragraph")
+GRAINS = ("token", "word", "sentence", "paragraph")  # what a text is seen by
 KINDS = ("document", "question", "template")
 # Where a piece ends: behind a full stop that is followed by a space, or at a line's end that no editor made
 # (see `_wraps`); scripts that are written without spaces have full stops of their own.
@@ -17,6 +18,7 @@ _ENDS = {
     "sentence": re.compile(r"[.!?…]+[\"'”’)\]]*(?=\s)\s*|[。！？｡]+[」』”]*\s*|\n\s*"),
     "line": re.compile(r"\n\s*"),
     "paragraph": re.compile(r"\n[^\S\n]*\n\s*"),
+    "word": re.compile(r"\s+|[。！？｡、，；：]+"),
 }
 
 _FILLED = 40  # characters of a line from which on its end may be there for the width's sake
@@ -39,25 +41,35 @@ def passages(prompt: Prompt, unit: str = "sentence") -> list[Passage]:
     """The tokens under compression in order, each in exactly one passage."""
     if unit not in UNITS:
         raise InputError(f"A passage is a sentence, a line or a paragraph, not {unit!r}.")
-    n = prompt.n_compressible
+    starts = passage_starts(prompt, unit)
+    ends = [*starts[1:], prompt.n_compressible]
+    return [passage_of(prompt, _kind(prompt, start), start, end) for start, end in zip(starts, ends)]
+
+
+def _kind(prompt: Prompt, token: int) -> str:
+    if prompt.offsets[token] is not None:
+        return "document"
+    return "question" if prompt.question_span[0] <= token < prompt.question_span[1] else "template"
+
+
+def passage_starts(prompt: Prompt, unit: str) -> list[int]:
+    """First token of each passage among the tokens under compression; `unit` may also be "word"."""
     starts = _starts(prompt.document, unit)
-    labels: list[tuple[str, int]] = []
+    found: list[int] = []
+    before: object = None
     piece = 0
     question = range(*prompt.question_span)
-    for token, span in enumerate(prompt.offsets[:n]):
+    for token, span in enumerate(prompt.offsets[: prompt.n_compressible]):
         if span is None:
-            labels.append(("question" if token in question else "template", 0))
-            continue
-        # A token belongs to the piece in which its last character lies: "‹line end›The" opens the new one.
-        while piece + 1 < len(starts) and starts[piece + 1] < span[1]:
-            piece += 1
-        labels.append(("document", piece))
-    found: list[Passage] = []
-    begin = 0
-    for token in range(1, n + 1):
-        if token == n or labels[token] != labels[begin]:
-            found.append(passage_of(prompt, labels[begin][0], begin, token))
-            begin = token
+            label: object = "question" if token in question else "template"
+        else:
+            # It belongs to the piece in which its last character lies: "‹line end›The" opens the new one.
+            while piece + 1 < len(starts) and starts[piece + 1] < span[1]:
+                piece += 1
+            label = piece
+        if label != before:
+            found.append(token)
+            before = label
     return found
 
 

@@ -11,7 +11,8 @@ MOST_WORDS = 400  # characters of a step
 
 @dataclass(frozen=True)
 class Opening:
-    """Where a page opens on a run: methods `a` and `b`, a budget, and chosen tokens [start, end)."""
+    """A view of a run: methods `a` and `b`, a budget, chosen tokens [start, end); `grain` is what the text is
+    seen by, one of `kvviz.results.passages.GRAINS`."""
 
     a: str
     b: str | None
@@ -19,6 +20,7 @@ class Opening:
     tok: tuple[int, int] | None = None
     layer: int | None = None
     head: int | None = None
+    grain: str = "token"
 
 
 @dataclass(frozen=True)

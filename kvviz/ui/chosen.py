@@ -9,6 +9,7 @@ from typing import Any
 
 from kvviz.errors import InputError
 from kvviz.results.comparison import Comparison
+from kvviz.results.passages import GRAINS
 from kvviz.types import Mark
 
 
@@ -23,6 +24,7 @@ class Chosen:
     layer: int | None = None
     head: int | None = None
     marks: tuple[tuple[int, int], ...] = ()  # put by hand, beside the run's own
+    grain: str = "token"  # what the text is seen by
 
 
 def checked(raw: Any, c: Comparison) -> Chosen:
@@ -36,7 +38,8 @@ def checked(raw: Any, c: Comparison) -> Chosen:
     layer = whole(raw.get("layer"), 0, c.model.n_layers - 1)
     head = whole(raw.get("head"), 0, c.model.n_kv_heads - 1)
     marks = _marks(raw.get("marks"), c)
-    return Chosen(a, b, _budget(raw.get("budget"), c), _span(raw.get("tok"), c), layer, head, marks)
+    grain = raw["grain"] if raw.get("grain") in GRAINS else "token"
+    return Chosen(a, b, _budget(raw.get("budget"), c), _span(raw.get("tok"), c), layer, head, marks, grain)
 
 
 MOST_MARKS = 12

@@ -80,7 +80,8 @@ def _write(c: Comparison, chosen: Chosen, kind: str, target: Path) -> None:
     elif kind == "page":
         from kvviz.ui.saved_page import page_html
 
-        view = Opening(chosen.a, chosen.b, c.share(chosen.budget), chosen.tok, chosen.layer, chosen.head)
+        view = Opening(chosen.a, chosen.b, c.share(chosen.budget), chosen.tok, chosen.layer, chosen.head,
+                       chosen.grain)  # fmt: skip
         target.write_text(page_html(c, view), encoding="utf-8")
     else:
         from kvviz.exports import report_html

@@ -20,7 +20,8 @@ from kvviz.results.causes import PUT_BACK, TAKEN_OUT
 from kvviz.results.finding import caution, finding, notices
 from kvviz.results.measures import MEASURE
 from kvviz.results.same import same_settings
-from kvviz.results.words import kl, label, shortened
+from kvviz.results.units import HeldPassage, held_by_b, units
+from kvviz.results.words import budget_share, kl, label, share, shortened
 from kvviz.ui.chosen import Chosen, whole
 from kvviz.ui.runs import Run
 from kvviz.ui.views import view
@@ -63,6 +64,7 @@ def look_of(run: Run, chosen: Chosen, args: dict[str, Any]) -> Look:
         tok=chosen.tok,
         layer=chosen.layer,
         head=chosen.head,
+        grain=chosen.grain,
         side="b" if args.get("side") == "b" else "a",
         x0=x0,
         x1=x1,
@@ -174,6 +176,11 @@ def document_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, A
         codes = found.code[: len(table.tokens)]
         coloured = {"by": "effect", "codes": "".join(chr(48 + int(v)) for v in codes.tolist()),
                     "passages": found.passages, "guide": found.guide}  # fmt: skip
+    cut = None if chosen.grain == "token" else units(c.prompt, chosen.grain)
+    if cut is not None:
+        table = document.by_units(table, cut)
+    # All tokens of a unit say the same: one speaks for them.
+    told = slice(None) if cut is None else np.append(cut.starts, np.arange(c.n, len(table.tokens)))
     by = table.colour_by
     values = table.code if by == "ab" else table.step
     glyphs = table.glyph_code if by == "ab" else table.glyph_step
@@ -187,13 +194,14 @@ def document_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, A
     return {
         "by": by,
         "codes": "".join(chr(48 + int(v)) for v in values.tolist()),
-        "held_a": packed(table.held_a),
-        "held_b": packed(table.held_b) if chosen.b else None,
-        "heads": packed(table.heads),
+        "held_a": packed(table.held_a[told]),
+        "held_b": packed(table.held_b[told]) if chosen.b else None,
+        "heads": packed(table.heads[told]),
         "partial": parts,
         "guide": document.GUIDES[by],
         "rules": document.rules(table),
         "window": table.window,
+        "units": None if cut is None else packed(np.diff(cut.starts, prepend=0)),
         **coloured,
     }
 
@@ -211,3 +219,27 @@ def why_card_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, A
         c, chosen.a, chosen.b, chosen.budget, chosen.tok, chosen.layer, chosen.head
     )
     return {"card": asdict(why_card(c, chosen.tok, *place, chosen.budget, methods))}
+
+
+@view("passages")
+def passages_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
+    """What B still holds and A does not, passage by passage."""
+    c = run.comparison
+    if chosen.b is None:
+        raise InputError("Choose a second method as B.")
+    grain = "sentence" if chosen.grain == "token" else chosen.grain
+    found = held_by_b(c, chosen.a, chosen.b, chosen.budget, grain)
+    only = sum(one.only_b for one in found)
+    if only:
+        said = f"{only} {grain}{'s' if only > 1 else ''} that half of B's heads hold and fewer of A's."
+    elif found:
+        said = f"No {grain} is held by half of B's heads and fewer of A's; these differ most."
+    else:
+        said = f"No {grain} is held by more of B's heads than of A's."
+    return {"words": said, "grain": grain, "rows": [_passage(one) for one in found]}
+
+
+def _passage(one: HeldPassage) -> dict[str, Any]:
+    firsts = ("at no stored budget" if f is None else budget_share(f) for f in (one.first_a, one.first_b))
+    return {"tok": [one.start, one.end], "text": shortened(one.text, 160), "only": one.only_b,
+            "a": share(one.a), "b": share(one.b), "first": list(firsts)}  # fmt: skip

@@ -29,11 +29,11 @@ MOST_PLAYED = 20_000  # tokens up to which the file holds every stop of the slid
 _ANSWER = ("a", "b", "budget")
 # What the page asks beside its figures, by tab ("" = always), and the fields that each one reads.
 _READS: dict[str, dict[str, tuple[str, ...]]] = {
-    "": {"cards": _ANSWER, "finding": _ANSWER, "document": (*_ANSWER, "layer", "head")},
+    "": {"cards": _ANSWER, "finding": _ANSWER, "document": (*_ANSWER, "layer", "head", "grain")},
     "why": {"why_card": (*_ANSWER, "tok", "layer", "head")},
     "cause": {"cause": ("a", "budget")},
 }
-_FIELDS = (*_ANSWER, "tok", "layer", "head")
+_FIELDS = (*_ANSWER, "tok", "layer", "head", "grain")
 _SIDES = {row.id for row in FIGURES if row.sides}
 _MAPS = {row.id for row in FIGURES if "range" in row.reads}
 _IMPORT = re.compile(r"""(\bfrom\s+|\bimport\s+)'(\.{1,2}/[^']+)'""")
@@ -136,7 +136,7 @@ def _replies(run: Run, first: Opening, steps: Sequence[Step]) -> Iterator[dict[s
         yield from asked(at, {**_READS[""], **_figures(step.shows)})
     if c.n <= MOST_PLAYED:
         for budget in selection.steps(c):
-            yield from asked({**sel, "budget": c.share(budget)}, {**_READS[""], "kept": ("a", "b", "budget")})
+            yield from asked({**sel, "budget": c.share(budget)}, {**_READS[""], "kept": (*_ANSWER, "grain")})
 
 
 def _selection(c: Comparison, view: Opening) -> dict[str, Any]:
@@ -144,7 +144,7 @@ def _selection(c: Comparison, view: Opening) -> dict[str, Any]:
     checked = selection.checked(asdict(view), c)
     return {"a": checked.a, "b": checked.b, "budget": c.share(checked.budget),
             "tok": None if checked.tok is None else list(checked.tok),
-            "layer": checked.layer, "head": checked.head}  # fmt: skip
+            "layer": checked.layer, "head": checked.head, "grain": checked.grain}  # fmt: skip
 
 
 def _reply(

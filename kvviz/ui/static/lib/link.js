@@ -1,6 +1,6 @@
 // The link holds ids and numbers only, never text; a story stands behind its "#" (lib/story.js).
 import {page} from './page.js';
-import {MOST_MARKS, S} from './state.js';
+import {GRAINS, MOST_MARKS, S} from './state.js';
 
 export function writeLink() {
   if (page.offline) return;
@@ -14,6 +14,7 @@ export function writeLink() {
   set('b', s.b);
   set('m', s.marks?.length ? s.marks.map(m => m.join('-')).join(',') : null);
   set('k', s.budget === undefined ? null : +s.budget.toFixed(6));
+  set('g', s.grain === 'token' ? null : s.grain);
   set('v', S.tab);
   history.replaceState(history.state, '', `${location.pathname}?${q}${location.hash}`);
   if (window.parent !== window) {
@@ -36,7 +37,7 @@ export function readLink() {
   return {run: q.get('r'), tab: q.get('v'), sel: {
     tok: span(q.get('t') || '') || undefined, layer: number('l'), head: number('h'),
     marks: [...new Map(marks.map(m => [m.join('-'), m])).values()],
-    a: q.get('a') || undefined, b: q.get('b') || undefined,
+    a: q.get('a') || undefined, grain: q.get('g') || undefined, b: q.get('b') || undefined,
     budget: budget > 0 && Number.isFinite(budget) ? budget : undefined}};
 }
 
@@ -69,6 +70,7 @@ export function fitted(wanted, m) {
   };
   sel.layer = inside('layer', m.model.layers, 'layer');
   sel.head = inside('head', m.model.kv_heads, 'KV head');
+  if (!GRAINS.includes(sel.grain)) sel.grain = 'token';
   const nearest = m.steps.reduce((best, s) => Math.abs(s - sel.budget) < Math.abs(best - sel.budget) ? s
     : best, m.steps[0]);
   if (wanted.budget !== undefined && Math.abs(nearest - wanted.budget) > 1e-5) {

@@ -2,12 +2,12 @@
 // the page shows it, and the selection it is shown with. A draft is kept by the browser, a finished one by
 // the run's saved file, the page's file or a link.
 import {page} from './page.js';
-import {S} from './state.js';
+import {GRAINS, S} from './state.js';
 
 export const MOST_STEPS = 24, MOST_WORDS = 400;
 const MOST_LINK = 6000;  // characters; browsers and mail programs cut longer ones
 const KEY = 'kvviz-stories', MOST_DRAFTS = 8;
-const FIELDS = ['a', 'b', 'budget', 'tok', 'layer', 'head'];
+const FIELDS = ['a', 'b', 'budget', 'tok', 'layer', 'head', 'grain'];
 const whole = value => Number.isInteger(value) && value >= 0 && value < 1e9;
 
 export const story = {steps: [], tour: []};
@@ -20,7 +20,7 @@ export function stepOf(raw) {
   if (!id(sel.a) || !(sel.budget > 0 && sel.budget <= 1)) return null;
   return {words: raw.words.slice(0, MOST_WORDS), shows: raw.shows, view: {a: sel.a, b: id(sel.b),
     budget: sel.budget, tok: Array.isArray(tok) && tok.length === 2 && tok.every(whole) ? [...tok] : null,
-    layer: whole(sel.layer) ? sel.layer : null, head: whole(sel.head) ? sel.head : null}};
+    layer: whole(sel.layer) ? sel.layer : null, head: whole(sel.head) ? sel.head : null, grain: GRAINS.includes(sel.grain) ? sel.grain : 'token'}};
 }
 
 const stepsOf = raw => Array.isArray(raw) ? raw.slice(0, MOST_STEPS).map(stepOf).filter(Boolean) : [];

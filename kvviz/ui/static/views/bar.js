@@ -2,7 +2,7 @@
 import {chooser, h, put} from '../lib/dom.js';
 import {fmt, shown, spanName} from '../lib/format.js';
 import {page, say} from '../lib/page.js';
-import {S, choose, isDecoded, isOne, label, stepIndex, textOf, toggleMark} from '../lib/state.js';
+import {GRAINS, S, choose, isDecoded, isOne, label, stepIndex, textOf, toggleMark} from '../lib/state.js';
 import {playButton} from './play.js';
 import {addButton} from './story.js';
 
@@ -23,11 +23,13 @@ export function buildBar() {
   const number = v => v === '' ? null : Number(v);
   bar.layer = chooser('Layer', [], '', v => choose({layer: number(v)}, 'bar'), {id: 'kv-layer'});
   bar.head = chooser('KV head', [], '', v => choose({head: number(v)}, 'bar'), {id: 'kv-head-choice'});
+  bar.grain = chooser('Text by', GRAINS.map(one => [one, one]), 'token', v => choose({grain: v}, 'bar'),
+    {id: 'kv-grain', title: 'What the text and its maps are seen by'});
   bar.tokens = h('span', {class: 'kv-tokens', id: 'kv-tokens'});
   bar.marks = h('span', {class: 'kv-tokens', id: 'kv-marks'});
   bar.clear = h('button', {class: 'kv-button kv-small', id: 'kv-clear',
     onclick: () => choose({tok: null, layer: null, head: null, marks: []}, 'bar')}, 'Clear');
-  for (const box of [bar.a, bar.b, bar.layer, bar.head]) box.select.disabled = page.offline;
+  for (const box of [bar.a, bar.b, bar.layer, bar.head, bar.grain]) box.select.disabled = page.offline;
   document.addEventListener('kv:run', fill);
   document.addEventListener('kv:text', sync);
   document.addEventListener('kv:sel', sync);
@@ -35,7 +37,7 @@ export function buildBar() {
     h('div', {class: 'kv-bar-row'}, bar.a, bar.b, bar.swap,
       h('div', {class: 'kv-budget'}, h('span', {class: 'kv-label'}, 'Budget'),
         h('div', {class: 'kv-slide'}, bar.slider, bar.ticks), playButton, bar.triple)),
-    h('div', {class: 'kv-bar-row'}, bar.layer, bar.head, bar.tokens, bar.marks, bar.clear, addButton));
+    h('div', {class: 'kv-bar-row'}, bar.layer, bar.head, bar.grain, bar.tokens, bar.marks, bar.clear, addButton));
 }
 
 function slide() {
@@ -81,6 +83,7 @@ function sync() {
   bar.b.select.value = s.b || '';
   bar.layer.select.value = s.layer ?? '';
   bar.head.select.value = s.head ?? '';
+  bar.grain.select.value = s.grain;
   bar.swap.disabled = !s.b || page.offline;
   bar.slider.value = index;
   showBudget(index);

@@ -85,13 +85,15 @@ const BY = {
 function shading(reply) {
   const {classes, rank, tones} = BY[reply.by in BY ? reply.by : 'step'], ab = reply.by === 'ab';
   const a = typed(reply.held_a), b = reply.held_b ? typed(reply.held_b) : null, heads = typed(reply.heads);
-  const code = t => reply.codes.charCodeAt(t) - 48;
+  const code = t => reply.codes.charCodeAt(t) - 48, of = reply.units ? `entries of this ${S.sel.grain}`
+    : 'KV heads';
+  const place = t => !units ? t : t < S.meta.n ? unitOf(t) : units.length + t - S.meta.n;
   const differs = t => ab && code(t) >= 2;
   return {ab, rank, tones, code, differs,
     cls: t => `kv-t ${classes[code(t)] || ''}${reply.partial[t] ? ' kv-partial' : ''}`,
     nextDifference: from => [...Array(S.meta.n).keys()].map(i => (from + i) % S.meta.n).find(differs),
-    words: t => [`A ${fmt.count(a[t])} of ${fmt.count(heads[t])} KV heads`, b
-      && `B ${fmt.count(b[t])} of ${fmt.count(heads[t])}`,
+    words: t => [`A ${fmt.count(a[place(t)])} of ${fmt.count(heads[place(t)])} ${of}`, b
+      && `B ${fmt.count(b[place(t)])} of ${fmt.count(heads[place(t)])}`,
       reply.partial[t],
       reply.passages?.find(([from, to]) => t >= from && t < to)?.[2]].filter(Boolean).join(' · ')};
 }
@@ -111,7 +113,7 @@ function legend(ab, by) {
     h('span', {class: 'kv-key'}, h('span', {class: `kv-t ${c}`}, 'word'), ' ', text));
 }
 
-const docView = addView({id: 'document', reads: ['run', 'a', 'b', 'budget', 'layer', 'head', 'direction'],
+const docView = addView({id: 'document', reads: ['run', 'a', 'b', 'budget', 'layer', 'head', 'grain', 'direction'],
   el: docBox,
   async refresh() {
   if (!S.doc) return;
@@ -119,6 +121,7 @@ const docView = addView({id: 'document', reads: ['run', 'a', 'b', 'budget', 'lay
     by: S.sel.b || LOOK.colourBy === 'effect' ? LOOK.colourBy : 'a'});
   if (reply.lost || doc !== S.doc) return;
   if (reply.error) { tell(reply.error); return; }
+  units = reply.units ? unitStarts(reply.units) : null;
   S.codes = shading(reply);
   own = null;
   const known = Object.values(S.meta.causes).some(list => list.length);
@@ -133,6 +136,31 @@ const docView = addView({id: 'document', reads: ['run', 'a', 'b', 'budget', 'lay
   showExtra(reply.rules);
   repaintDoc();
 }});
+
+// First tokens of the units that the text is seen by; null where each token is its own.
+let units = null;
+function unitStarts(steps) {
+  let at = 0;
+  return Int32Array.from(typed(steps), step => (at += step));
+}
+
+function unitOf(t) {  // the last one that does not begin behind t
+  let low = 0, high = units.length;
+  while (low < high) { const mid = (low + high) >> 1; if (units[mid] <= t) low = mid + 1; else high = mid; }
+  return low - 1;
+}
+
+// The whole units in which these tokens lie; what follows the last of them is under no compression.
+const wholeUnits = ([from, to]) => !units || from >= S.meta.n ? [from, to]
+  : [units[unitOf(from)], Math.max(to, units[unitOf(to - 1) + 1] ?? S.meta.n)];
+
+// So many tokens or units on, inside the document.
+function onwards(now, step) {
+  const d = S.doc, last = d.starts.length - 1, place = i => d.token(Math.max(0, Math.min(last, i)));
+  if (!units) return place(d.at(now) + step);
+  const start = units[Math.max(0, Math.min(units.length - 1, unitOf(now) + step))];
+  return d.at(start) < 0 ? place(step < 0 ? 0 : last) : start;
+}
 
 // Another shading for a while, the own one again with null.
 let own = null;
@@ -206,14 +234,14 @@ function pick(event) {
     if (char === null) return;
     const tok = tokensOf(d, char, char + 1),
       within = S.meta.marks.find(m => tok[0] >= m.start && tok[0] < m.end);
-    choose({tok: within ? [within.start, within.end] : tok}, 'document');
+    choose({tok: wholeUnits(within ? [within.start, within.end] : tok)}, 'document');
     return;
   }
   const from = charAt(range.startContainer, range.startOffset),
     to = charAt(range.endContainer, range.endOffset);
   if (from === null || to === null || to <= from) return;
   marked.removeAllRanges();
-  choose({tok: tokensOf(d, from, to)}, 'document');
+  choose({tok: wholeUnits(tokensOf(d, from, to))}, 'document');
 }
 
 const STEPS = {ArrowLeft: -1, ArrowRight: 1, ArrowUp: -12, ArrowDown: 12};
@@ -222,10 +250,10 @@ function keys(event) {
   if (!d) return;
   if (step) {
     const now = cursor ?? tok?.[0] ?? d.first;
-    cursor = d.token(Math.max(0, Math.min(d.starts.length - 1, d.at(now) + step)));
+    cursor = onwards(now, step);
     const on = event.shiftKey && tok;
-    choose({tok: on ? [Math.min(tok[0], cursor), Math.max(tok[1], cursor + 1)] : [cursor, cursor + 1]},
-      'document-keys');
+    choose({tok: wholeUnits(on ? [Math.min(tok[0], cursor), Math.max(tok[1], cursor + 1)]
+      : [cursor, cursor + 1])}, 'document-keys');
     say(tokenWords(cursor));
     tell(tokenWords(cursor));
   } else if (event.key === 'Escape') choose({tok: null}, 'document');

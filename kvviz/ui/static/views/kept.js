@@ -3,6 +3,7 @@ import {debounce, h, put} from '../lib/dom.js';
 import {fmt, shown, spanName, typed} from '../lib/format.js';
 import {Panel} from '../lib/panel.js';
 import {LOOK, S, choose, isOne, redo, textOf, touch} from '../lib/state.js';
+import {buildHeld} from './held.js';
 
 const LEAST_RANGE = 20;  // tokens a zoom shows at least
 const FIRST_COLUMNS = 300;  // asked for while a map has no size yet
@@ -61,7 +62,9 @@ function cellCounts(heat) {
 }
 
 function cellSpan(point, panel) {
-  const meta = panel.plot.spec.layout.meta.cells, first = meta.x0 + point.pointNumber[1] * meta.size;
+  const meta = panel.plot.spec.layout.meta.cells;
+  if (meta.units) return meta.units[point.pointNumber[1]];
+  const first = meta.x0 + point.pointNumber[1] * meta.size;
   return [first, Math.min(meta.x1, first + meta.size)];
 }
 
@@ -74,7 +77,7 @@ function tokenRect(rows, row) {
 
 function layerMap(id, title, view, extra, more = {}) {
   const panel = tokenMap({id, title, view, height: 400,
-    reads: ['run', 'budget', 'range', ...(more.reads || ['a'])],
+    reads: ['run', 'budget', 'range', 'grain', ...(more.reads || ['a'])],
     needsB: more.needsB, after: more.after,
     onHover: p => cellWords(p, panel, 'layer'),
     onPick: p => p.pointNumber?.length === 2
@@ -88,7 +91,7 @@ function layerMap(id, title, view, extra, more = {}) {
 function headMap(id, side) {
   const layer = () => panel.plot.spec.layout.meta.layer;
   const panel = tokenMap({id, title: 'Heads of one layer', view: 'heads', height: 210,
-    reads: ['run', 'budget', 'layer', 'tok', 'range', 'a', 'b'], needsB: side === 'b',
+    reads: ['run', 'budget', 'layer', 'tok', 'range', 'grain', 'a', 'b'], needsB: side === 'b',
     onHover: p => cellWords(p, panel, `layer ${layer()}, KV head`),
     onPick: p => p.pointNumber && choose({tok: cellSpan(p, panel), layer: layer(), head: p.pointNumber[0]},
       id),
@@ -165,7 +168,7 @@ function everyMethod() {
   const box = h('details', {class: 'kv-more', id: 'kv-all-methods'},
     h('summary', {}, 'Every method, one band each'));
   const panel = tokenMap({id: 'every', title: 'Every method', view: 'all_methods', height: 500,
-    reads: ['run', 'budget', 'range'], onHover: p => cellWords(p, panel, ''),
+    reads: ['run', 'budget', 'range', 'grain'], onHover: p => cellWords(p, panel, ''),
     mark: reply => reply.rows_in_map ? tokenRect(reply.rows_in_map, null) : []}, {});
   const load = panel.load.bind(panel);
   panel.view.refresh = async seq => { if (box.open) await load(seq); else panel.view.dirty = true; };
@@ -182,7 +185,7 @@ export function buildKept() {
     touch(['range']);
   }}), 'Strongest token in cell');
   const a = layerMap('kept-a', 'Which tokens each layer kept', 'kept', {side: 'a'},
-    {after: (reply, panel) => { rule.hidden = !panel.chip.textContent; }});
+    {after: (reply, panel) => { rule.hidden = !panel.chip.textContent || S.sel.grain !== 'token'; }});
   const b = layerMap('kept-b', 'Which tokens each layer kept', 'kept', {side: 'b'},
     {reads: ['b'], needsB: true});
   const ab = layerMap('versus', 'A against B', 'versus', {}, {reads: ['a', 'b'], needsB: true});
@@ -192,5 +195,5 @@ export function buildKept() {
     h('summary', {}, 'Layer by layer and head by head'),
     h('div', {class: 'kv-split'}, headMap('heads-a', 'a').el, headMap('heads-b', 'b').el),
     h('div', {class: 'kv-split'}, layerBars('layers-a', 'a').el, layerBars('layers-b', 'b').el));
-  return [[zoomTools(rule), a.el, b.el], [ab.el, heads, everyMethod()]];
+  return [[zoomTools(rule), a.el, b.el], [ab.el, buildHeld(), heads, everyMethod()]];
 }
