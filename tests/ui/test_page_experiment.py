@@ -40,4 +40,4 @@ def test_sentences(comparison, snapkv, before, after, controls, words):
     edits = [Edit("pin", mark.start, mark.end)]
     said = sentence(comparison, was, answers, edits)
     assert words in said and "because" not in said
-    assert len(report(comparison, was, answers, edits)["rows"]) == 5
+    assert len(report(comparison, was, answers, edits).rows) == 5
