@@ -57,7 +57,7 @@ def main(
     every = [m.id for m in kvviz.list_methods() if m.artefact is None]
     row["scoring_share"] = scoring_shares(model, prompt, every)
     if peer:
-        row["kvpress"] = _kvpress(model, prompt, dtype)
+        row["kvpress"] = kvpress(model, prompt, dtype)
         total = sum(r["prefill"] + r["decode"] for r in row["kvpress"])
         row["kvpress_total"] = total
         row["ratio_decoding_only"] = total / row["decoding_only"]
@@ -82,13 +82,14 @@ def _plain_forward(model, prompt) -> float:
 
 def _kvviz(model, prompt, measures):
     """Seconds of all runs together, prefill included; end tokens are ignored so that work is equal."""
-    free = _without_stops(model)
+    free = without_stops(model)
     started = time.perf_counter()
     result = kvviz.compare(free, prompt, METHODS, BUDGETS, max_new_tokens=NEW_TOKENS, measures=measures)
     return time.perf_counter() - started, result
 
 
-def _without_stops(model):
+def without_stops(model):
+    """The model as it answers on and on, so that all runs are equally long."""
     import dataclasses
 
     return dataclasses.replace(model, stop_ids=frozenset())
@@ -117,7 +118,8 @@ def scoring_shares(model, prompt, methods) -> dict[str, float]:
     return shares
 
 
-def _kvpress(model, prompt, dtype: str) -> list[dict[str, Any]]:
+def kvpress(model, prompt, dtype: str) -> list[dict[str, Any]]:
+    """Seconds and tokens of every method and budget, run by kvpress one after the other."""
     python = _peer_python()
     with tempfile.TemporaryDirectory() as folder:
         model.hf.save_pretrained(folder)

@@ -60,6 +60,8 @@ def add_study(parser: argparse.ArgumentParser, methods: str, dtype: str = "auto"
     add("--measures", default="kl,output_error", help='"kl", "output_error", both, or "none"')
     add("--seed", type=int, default=Ask.seed, help="of sampling, where --temperature is above 0")
     add("--temperature", type=float, default=Ask.temperature, help="0 is greedy (default)")
+    add("--engine", default="local", choices=("local", "ray"), help="where workers are; ray: on the cluster "
+        "that RAY_ADDRESS names, or on this machine")  # fmt: skip
     add("--workers", type=int, default=1, metavar="N", help="processes with a model each (default: 1)")
     add("--threads", type=int, default=0, metavar="N", help="of each worker; 0: the cores shared out")
     add("--shard", default="1/1", metavar="K/N", help="only the K-th of N parts, for N jobs with one --out")
@@ -137,8 +139,8 @@ def run_study(
 
     with interruptible() as cancel:
         outcome = run_sweep(
-            models, found, study, out, workers=workers, shard=shard, device=args.device,
-            threads=threads, retry=args.retry, bench=bench if workers == 1 else None,
+            models, found, study, out, workers=workers, engine=args.engine, shard=shard, device=args.device,
+            threads=threads, retry=args.retry, bench=bench if workers == 1 and args.engine == "local" else None,
             command=["kvviz", *sys.argv[1:]], say=say, cancel=cancel,
         )  # fmt: skip
     show.end()

@@ -44,6 +44,7 @@ def run_sweep(
     out: Path,
     *,
     workers: int = 1,
+    engine: str = "local",
     shard: tuple[int, int] = (1, 1),
     device: str = "auto",
     threads: int = 0,
@@ -55,6 +56,7 @@ def run_sweep(
 ) -> Outcome:
     """Measure what is missing in the folder `out`, then write its table, predictions and manifest.
 
+    engine   where workers are: "local" processes, or "ray" for a cluster (`on_ray`).
     shard    (3, 16) does the third of sixteen parts; all parts may share one folder.
     threads  of torch in each worker; 0: the machine's cores shared out.
     retry    measure again what failed before.
@@ -73,7 +75,7 @@ def run_sweep(
     unloaded: dict[str, str] = {}
     started, done = time.monotonic(), 0
     cancel = cancel or threading.Event()
-    for came in _work(todo, study, workers, device, threads, bench, cancel):
+    for came in _work(engine, todo, study, workers, device, threads, bench, cancel):
         if isinstance(came, Unloaded):
             unloaded[came.model] = came.reason
             left -= sum(len(job.items) for job in todo if job.model == came.model)
@@ -104,15 +106,19 @@ def _undone(job: Job, study: Study, store: Store, retry: bool) -> Job:
 
 
 def _work(
-    jobs: Sequence[Job], study: Study, workers: int, device: str, threads: int,
+    engine: str, jobs: Sequence[Job], study: Study, workers: int, device: str, threads: int,
     bench: Bench | None, cancel: threading.Event,
 ) -> Iterator[Measured | Unloaded]:  # fmt: skip
     if not jobs:
         return iter(())
-    if not threads and workers > 1:
+    if not threads and (workers > 1 or engine == "ray"):
         import torch
 
         threads = max(1, torch.get_num_threads() // workers)
+    if engine == "ray":
+        from kvviz.evaluate.on_ray import work_on_ray
+
+        return work_on_ray(jobs, study, workers, device, threads, cancel)
     if workers > 1:
         return work_on_processes(jobs, study, workers, device, threads, cancel)
     return work_here(jobs, bench or Bench(study, device, threads), cancel)
