@@ -127,6 +127,7 @@ def run_study(
     from kvviz.evaluate.workers import Bench
 
     show = Progress(quiet=args.quiet)
+    here = workers == 1 and args.engine == "local"
     # The same texts for every model of the sweep; the one that counted them is at hand for the work.
     bench = Bench(study, args.device, threads)
     if found is None:
@@ -140,7 +141,7 @@ def run_study(
     with interruptible() as cancel:
         outcome = run_sweep(
             models, found, study, out, workers=workers, engine=args.engine, shard=shard, device=args.device,
-            threads=threads, retry=args.retry, bench=bench if workers == 1 and args.engine == "local" else None,
+            threads=threads, retry=args.retry, bench=bench if here else None,
             command=["kvviz", *sys.argv[1:]], say=say, cancel=cancel,
         )  # fmt: skip
     show.end()

@@ -6,6 +6,7 @@ cluster; without it the actors run on this machine.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 from collections import Counter, deque
@@ -46,7 +47,7 @@ def work_on_ray(
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         here = {"num_cpus": workers * threads, "object_store_memory": STORE}
         where: dict[str, Any] = {} if os.environ.get("RAY_ADDRESS") else here
-        ray.init(include_dashboard=False, log_to_driver=False, logging_level="ERROR", **where)
+        ray.init(include_dashboard=False, log_to_driver=False, logging_level=logging.ERROR, **where)
     try:
         yield from _spread(ray, jobs, study, workers, device, threads, cancel)
     finally:

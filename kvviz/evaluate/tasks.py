@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from kvviz.engine.ask import whole
 from kvviz.errors import InputError
 from kvviz.evaluate import counting
 from kvviz.evaluate.haystacks import HAYSTACKS, NOISE, haystack_words, split_sentences
@@ -127,9 +128,13 @@ def _draw(kind: str, rng: random.Random) -> str:
 
 
 def needle_items(
-    tokenizer: Any, name: str, tokens: int = 1000, count: int = 10, seed: int = 0, haystack: str = "own"
-) -> list[Item]:
-    """`count` items of the needle task `name` of about `tokens` tokens each."""
+    tokenizer: Any, name: str, tokens: int = 1000, count: int = 10, seed: int = 0, haystack: str = "own",
+    new_tokens: int = 128,
+) -> list[Item]:  # fmt: skip
+    """`count` items of the needle task `name` of about `tokens` tokens each.
+
+    new_tokens  most tokens of an answer: RULER's 128 are more than one number needs.
+    """
     what = NEEDLES[name]
     check_size(tokens, count, seed)
     if haystack not in HAYSTACKS:
@@ -145,7 +150,8 @@ def needle_items(
         items.append(
             fit(build, tokenizer, tokens, f"{name}/{seed}/{number}", smallest,
                 filler=NOISE if what.haystack == "noise" else "").item(
-                f"{name}-{tokens}-{seed}-{number}", name, max_new_tokens=128, seed=seed, asked_tokens=tokens,
+                f"{name}-{tokens}-{seed}-{number}", name, seed=seed, asked_tokens=tokens,
+                max_new_tokens=whole(new_tokens, "The number of new tokens", 1),
                 haystack=haystack if what.haystack == "prose" else what.haystack,
             )
         )  # fmt: skip

@@ -1,0 +1,37 @@
+"""The sweeps that come along as examples: whole, small, and of what they say."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from kvviz.evaluate.items import read_items
+from kvviz.resources import asset
+from kvviz.results.plots import plots
+from kvviz.results.study import read_table
+
+STORED = sorted(path for path in asset("sweeps").iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("folder", STORED, ids=lambda path: path.name)
+def test_a_stored_sweep_is_whole(folder):
+    assert {path.name for path in folder.iterdir()} == {
+        "items.jsonl", "manifest.json", "predictions.jsonl", "table.parquet",
+    }  # fmt: skip
+    assert all(path.stat().st_size < 300_000 for path in folder.iterdir())
+    table, items = read_table(folder), read_items(folder / "items.jsonl")
+    manifest = json.loads((folder / "manifest.json").read_text())
+    ask = manifest["settings"]["ask"]
+    assert len(table) == len(items) * (1 + len(ask["methods"]) * len(ask["budgets"]))
+    assert set(table["item"]) == {item.id for item in items} and len(items) == manifest["items"]
+    assert set(table.protocol) == {manifest["settings"]["protocol"]} and table.reason.eq("").all()
+    answers = [json.loads(line)["answer"] for line in (folder / "predictions.jsonl").open()]
+    assert answers == list(table.answer)
+    (plot,) = plots(table, "kl-budget")
+    assert len(plot.rows) == len(ask["methods"]) * len(ask["budgets"])
+
+
+def test_the_documents_that_come_along_are_the_ones_that_were_measured():
+    stored = read_items(asset("sweeps", "documents", "items.jsonl"))
+    assert stored == read_items("task:documents", tokenizer=0)
