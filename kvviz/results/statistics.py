@@ -128,8 +128,8 @@ def p_of_mean(
 ) -> float:
     """p of a mean that lies at the limit: twice the share of resamples beyond it.
 
-    With few clusters the bootstrap is too sure, so p is never below the least that a sign test of as many
-    clusters can reach.
+    With few clusters the bootstrap is too sure, so p is never below that of Student's t on the clusters'
+    means, nor, where these are all equal, below the least that a sign test of as many can reach.
     """
     x = np.asarray(values, float) - limit
     sums, counts = _by_cluster(x, clusters)
@@ -137,7 +137,24 @@ def p_of_mean(
         return 1.0
     drawn = _means(sums, counts, seed)
     tail = min((drawn <= 0).mean(), (drawn >= 0).mean())
-    return min(1.0, max(2 * float(tail), 2 / DRAWS, 2.0 ** (1 - len(sums))))
+    means = sums / counts
+    error = means.std(ddof=1) / math.sqrt(len(means))
+    level = abs(means.mean())
+    few = 2.0 ** (1 - len(means)) if error < 1e-9 * level else student(level / error, len(means) - 1)
+    return min(1.0, max(2 * float(tail), 2 / DRAWS, few))
+
+
+def student(t: float, degrees: int) -> float:
+    """Two-sided p of Student's t with whole degrees of freedom (Abramowitz and Stegun 26.7.3)."""
+    angle = math.atan(t / math.sqrt(degrees))
+    cos = math.cos(angle)
+    odd = degrees % 2
+    term, total = (cos, 0.0) if odd else (1.0, 0.0)
+    for k in range(3 if odd else 2, degrees + 1, 2):
+        total += term
+        term *= cos * cos * (k - 1) / k
+    inside = 2 / math.pi * (angle + math.sin(angle) * total) if odd else math.sin(angle) * total
+    return 1 - inside
 
 
 def p_of_share(right: int, n: int, limit: float) -> float:

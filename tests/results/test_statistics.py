@@ -17,6 +17,7 @@ from kvviz.results.statistics import (
     p_of_mean,
     p_of_share,
     paired_means,
+    student,
     wilson,
 )
 
@@ -116,6 +117,23 @@ def test_p_of_a_share_is_that_of_the_score_test(right, n, limit):
     assert p == pytest.approx(stats.chisquare([right, n - right], [limit * n, (1 - limit) * n]).pvalue)
     interval = wilson(right, n)
     assert (p < 0.05) == (not interval.low <= limit <= interval.high)
+
+
+@pytest.mark.parametrize("degrees", [1, 2, 3, 7, 8, 30])
+def test_students_t_is_scipys(degrees):
+    for t in (0.0, 0.4, 2.0, 9.0):
+        assert student(t, degrees) == pytest.approx(2 * stats.t.sf(t, degrees), abs=1e-12)
+
+
+def test_few_documents_can_be_clear_and_cannot_be_surer_than_students_t():
+    """Eight documents far from the limit stand up to a correction for ten claims; near it they do not."""
+    x = 0.23 + 0.01 * np.random.default_rng(2).normal(size=24)
+    documents = [i // 3 for i in range(24)]
+    assert p_of_mean(x, 0.92, documents) * 10 < 0.05
+    means = x.reshape(8, 3).mean(1)
+    near = x.mean() - 2 * means.std(ddof=1) / 8**0.5
+    assert p_of_mean(x, near, documents) >= stats.ttest_1samp(means, near).pvalue * (1 - 1e-9)
+    assert p_of_mean(np.full(8, 0.5), 0.0) == 2.0**-7  # no spread to judge by
 
 
 def test_p_of_a_mean_agrees_with_its_interval_and_shifts_with_the_limit():
