@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from kvviz.cli.files import check_out, write_out
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -15,6 +20,8 @@ def add(parser: argparse.ArgumentParser) -> None:
     ).replace("%", "%%")
     parser.add_argument("folder", nargs="?", metavar="DIR", help="folder of a sweep")
     parser.add_argument("--table", default=None, metavar="DIR", help="the same by name")
+    parser.add_argument("--best-sets", action="store_true", help="measure how far DropKV's choice is from "
+                        "the best set, by brute force on the sweep's documents and models")  # fmt: skip
     parser.add_argument("--json", default=None, metavar="OUT", help="write the claims as JSON")
 
 
@@ -28,7 +35,8 @@ def run(args: argparse.Namespace) -> int:
         raise InputError("Name the folder of a sweep.")
     if args.json:
         check_out(args.json)
-    found = claims(read_table(folder))
+    table = read_table(folder)
+    found = claims(table, _best_sets(Path(folder), table) if args.best_sets else ())
     if args.json:
         content = {"claims": found, "correction": correction(found)}
         text = json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
@@ -43,3 +51,17 @@ def run(args: argparse.Namespace) -> int:
         print(f"  {row['reason']}")
     print(f"\n{correction(found)}")
     return 0
+
+
+def _best_sets(folder: Path, table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Measured now, for every model and protocol of the table."""
+    from kvviz.evaluate.best_sets import of_documents
+    from kvviz.evaluate.items import read_items
+    from kvviz.models import load_model
+    from kvviz.results.scoreboard import parts
+
+    items = read_items(folder / "items.jsonl")
+    rows = []
+    for model, protocol, _ in parts(table):
+        rows += of_documents(load_model(model), model, items, protocol)
+    return rows

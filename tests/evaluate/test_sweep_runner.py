@@ -269,6 +269,14 @@ def command(files, out, *more):
     return [sys.executable, *base.split(), "--max-new-tokens", "3", "--out", str(out), *more]
 
 
+@pytest.fixture(scope="module")
+def one_worker(study_files, tmp_path_factory):
+    """The folder that one worker leaves, undisturbed."""
+    out = tmp_path_factory.mktemp("one")
+    subprocess.run(command(study_files, out), env=study_files[2], check=True)
+    return out
+
+
 def children(process):
     """Worker processes: those that hold a model."""
     import psutil
@@ -291,11 +299,10 @@ def wait_for(what, seconds=120):
 
 
 @pytest.mark.slow
-def test_one_worker_or_two_or_a_killed_run_give_the_same_table(study_files, tmp_path):
+def test_one_worker_or_two_or_a_killed_run_give_the_same_table(study_files, one_worker, tmp_path):
     env = study_files[2]
-    subprocess.run(command(study_files, tmp_path / "one"), env=env, check=True)
     subprocess.run(command(study_files, tmp_path / "two", "--workers", "2"), env=env, check=True)
-    table = same(tmp_path / "one", tmp_path / "two")
+    table = same(one_worker, tmp_path / "two")
     assert len(table) == 6 * 5 and (table.reason == "").all()
     # killed after its first cell, with its workers left to themselves
     cut = tmp_path / "cut"
@@ -305,11 +312,11 @@ def test_one_worker_or_two_or_a_killed_run_give_the_same_table(study_files, tmp_
     kept = {path.name: path.stat().st_mtime_ns for path in cut.glob("cells/*.json")}
     subprocess.run(command(study_files, cut), env=env, check=True)
     assert {name: (cut / "cells" / name).stat().st_mtime_ns for name in kept} == kept
-    same(tmp_path / "one", cut)
+    same(one_worker, cut)
 
 
 @pytest.mark.slow
-def test_a_worker_that_is_killed_costs_no_cell(study_files, tmp_path):
+def test_a_worker_that_is_killed_costs_no_cell(study_files, one_worker, tmp_path):
     out, env = tmp_path / "out", study_files[2]
     more = ["--workers", "2", "--threads", "1"]
     with subprocess.Popen(command(study_files, out, *more), env=env) as run:
@@ -320,12 +327,11 @@ def test_a_worker_that_is_killed_costs_no_cell(study_files, tmp_path):
         assert run.wait(300) == 0
     table = read_table(out)
     assert len(table) == 6 * 5 and (table.reason == "").all()
-    subprocess.run(command(study_files, tmp_path / "one"), env=env, check=True)
-    same(tmp_path / "one", out)
+    same(one_worker, out)
 
 
 @pytest.mark.slow
-def test_on_ray_a_worker_that_is_killed_costs_no_cell(study_files, tmp_path):
+def test_on_ray_a_worker_that_is_killed_costs_no_cell(study_files, one_worker, tmp_path):
     pytest.importorskip("ray")
     out, env = tmp_path / "out", study_files[2]
     more = ["--engine", "ray", "--workers", "2", "--threads", "1"]
@@ -337,8 +343,7 @@ def test_on_ray_a_worker_that_is_killed_costs_no_cell(study_files, tmp_path):
         assert run.wait(300) == 0
     table = read_table(out)
     assert len(table) == 6 * 5 and (table.reason == "").all()
-    subprocess.run(command(study_files, tmp_path / "one"), env=env, check=True)
-    same(tmp_path / "one", out)
+    same(one_worker, out)
 
 
 @pytest.mark.slow

@@ -146,3 +146,32 @@ def test_the_commands_read_the_folder_of_a_sweep(tmp_path, capsys):
     assert "laprox at 5%" in capsys.readouterr().out
     assert main(["claims", str(tmp_path / "nowhere")]) == 2
     assert "give the folder that `kvviz sweep` wrote" in capsys.readouterr().err
+
+
+def test_versions_of_criticalkv_are_claims_of_their_own():
+    names = ["snapkv", "criticalkv", "criticalkv:epsilon=0", "criticalkv:stage1=0.8"]
+    shares = {"criticalkv": 0.2, "criticalkv:epsilon=0": 0.97, "criticalkv:stage1=0.8": 0.5}
+    noise = np.random.default_rng(1)
+    table = made(30, dict.fromkeys(names, 0.5),
+                 heads_improved=lambda m, i: shares.get(m, np.nan) + noise.uniform(-0.02, 0.02))  # fmt: skip
+    found = [row for row in claims(table) if "perturbation" in row["claim"]]
+    assert [row["verdict"] for row in found] == [
+        "does not hold", "holds", "cannot be tested here", "cannot be tested here", "does not hold",
+    ]  # fmt: skip
+    assert "no criticalkv:epsilon=0.01" in found[2]["reason"] and "criticalkv:stage1=0" in found[3]["reason"]
+
+
+@pytest.mark.parametrize(("ratio", "verdict"), [(1.2, "holds"), (3.0, "does not hold")])
+def test_sets_found_by_brute_force_are_held_against_a_constant(ratio, verdict):
+    head = {"model": "m", "protocol": "question-aware", "heads": 10, "attention_ratio": 2.0, "cone": 0.6}
+    sets = [head | {"document": f"d{i}", "ratio": ratio + 0.01 * i} for i in range(12)]
+    row = of(verdicts_with(made(20, {"snapkv": 0.5}), sets), "DropKV", "Single-token")
+    assert row["verdict"] == verdict and row["interval"][0] < row["value"] < row["interval"][1]
+    assert "120 heads" in row["reason"] and "60%" in row["reason"]
+    others = [row | {"model": "x"} for row in sets]
+    other = of(verdicts_with(made(20, {"snapkv": 0.5}), others), "DropKV", "Single-token")
+    assert other["verdict"] == "cannot be tested here" and "--best-sets" in other["reason"]
+
+
+def verdicts_with(table, sets):
+    return {(row["paper"].split()[0], row["claim"]): row for row in claims(table, sets)}
