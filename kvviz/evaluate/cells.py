@@ -213,7 +213,7 @@ def _head(name: str, item: Item, study: Study, method: str, budget: Any, n: int 
     """What every row begins with, also one of a failure."""
     budget = Budget.parse(budget)
     return {
-        "model": name,
+        "model": shown(name),
         "item": item.id,
         "task": item.task,
         "document": digest(item.document)[:12],
@@ -229,6 +229,11 @@ def _head(name: str, item: Item, study: Study, method: str, budget: Any, n: int 
         "metric": item.metric,
         "reason": "",
     }
+
+
+def shown(name: str) -> str:
+    """A model's name in tables: of a file or folder without its place, which is nobody else's business."""
+    return Path(name).name.removesuffix(".gguf") if Path(name).exists() else name
 
 
 def failed_rows(name: str, item: Item, study: Study, reason: str) -> list[dict[str, Any]]:

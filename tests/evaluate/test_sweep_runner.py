@@ -18,7 +18,7 @@ import kvviz
 from kvviz.engine.ask import Ask
 from kvviz.errors import InputError
 from kvviz.evaluate import workers
-from kvviz.evaluate.cells import Study, measure
+from kvviz.evaluate.cells import Study, measure, shown
 from kvviz.evaluate.items import Item, lines_of
 from kvviz.evaluate.sweep import parse_shard, run_sweep
 from kvviz.results.study import COLUMNS, read_table
@@ -87,6 +87,12 @@ def test_the_table_says_asked_length_and_depth_where_an_item_was_made_so(tiny, t
     rows = read_table(tmp_path).drop_duplicates("item")
     assert rows.depth.fillna(-1).tolist() == [0.25, 1.0, -1]
     assert rows.length.fillna(-1).tolist() == [500, -1, -1]
+
+
+def test_a_model_from_a_file_is_named_without_its_place(tmp_path):
+    (tmp_path / "small-q4.gguf").touch()
+    assert shown(str(tmp_path / "small-q4.gguf")) == "small-q4"
+    assert shown("owner/name") == "owner/name" and shown("smollm2-135m") == "smollm2-135m"
 
 
 def test_the_manifest_says_what_was_measured_with_what(tiny, tmp_path):
