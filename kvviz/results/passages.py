@@ -54,7 +54,7 @@ def _kind(prompt: Prompt, token: int) -> str:
 
 def passage_starts(prompt: Prompt, unit: str) -> list[int]:
     """First token of each passage among the tokens under compression; `unit` may also be "word"."""
-    starts = _starts(prompt.document, unit)
+    starts = pieces(prompt.document, unit)
     found: list[int] = []
     before: object = None
     piece = 0
@@ -73,7 +73,7 @@ def passage_starts(prompt: Prompt, unit: str) -> list[int]:
     return found
 
 
-def _starts(document: str, unit: str) -> list[int]:
+def pieces(document: str, unit: str) -> list[int]:
     """First character of each piece of the document."""
     wraps = _wraps(document) if unit == "sentence" else ()
     ends = [m.end() for m in _ENDS[unit].finditer(document) if m.start() not in wraps]

@@ -216,6 +216,8 @@ class Desk:
             run = self.store.open(path, visitor(request))
         except KvvizError as error:
             return told(state="failed", message=str(error), place="page")
+        if event._data.get("beside") is True:
+            return told(state="beside", run=run.id)
         return told(state="done", message="", run=run.id)
 
     def _comparing(self, ask: asks.Request, into: Comparison | None = None) -> worker.Work:

@@ -41,7 +41,7 @@ def view(name: str) -> Callable[[View], View]:
 
 def register() -> None:
     """Bring in the modules whose functions are views."""
-    from kvviz.ui import cause_views, figure_views, form, story_views  # noqa: F401
+    from kvviz.ui import beside_views, cause_views, figure_views, form, story_views  # noqa: F401
 
 
 def answer(store: RunStore, exports: Exports, body: Any, visitor: str = "") -> dict[str, Any]:
@@ -55,6 +55,8 @@ def answer(store: RunStore, exports: Exports, body: Any, visitor: str = "") -> d
     try:
         run = store.get(body.get("run"))
         args = body.get("args") if isinstance(body.get("args"), dict) else {}
+        if "beside" in args:
+            args = {**args, "beside": store.get(args["beside"])}
         chosen = selection.checked(body.get("sel"), run.comparison)
         run = dataclasses.replace(run, comparison=selection.marked(run.comparison, chosen.marks))
         if run.origin == "own" and run.owner != visitor:

@@ -93,7 +93,7 @@ def test_nonsense_is_refused(store, tmp_path, body):
 
 
 def test_every_view_is_covered():
-    assert set(VIEWS) - set(ALL) == {"steps"}
+    assert set(VIEWS) - set(ALL) == {"steps", "beside"}  # beside: test_page_beside
 
 
 def test_a_run_without_eviction_while_writing_says_so(store, tmp_path):

@@ -6,6 +6,7 @@ import {plotly} from './lib/plotly.js';
 import {buildTabs, showTab, tabs} from './lib/tabs.js';
 import {buildAnswers} from './views/answers.js';
 import {buildBar} from './views/bar.js';
+import {buildBeside} from './views/beside.js';
 import {buildCause} from './views/cause.js';
 import {buildDocument} from './views/document.js';
 import {buildEffect} from './views/effect.js';
@@ -31,7 +32,8 @@ export function start({element, props, server, trigger, plotlyUrl, offline = fal
   const {views, under} = buildTabs([['kept', 'Kept', ...buildKept()], ['why', 'Why', ...buildWhy()],
     ['cause', 'Cause', buildCause()],
     ['effect', 'Effect', ...buildEffect()], ['sweep', 'Sweep', buildSweep()], ['try', 'Try it', buildTry()],
-    ['steps', 'Steps', buildSteps()]]);
+    ['steps', 'Steps', buildSteps()],
+    ['beside', 'Two runs', ...buildBeside()]]);
   put(page.app, banner, offline ? null : buildForm(), buildTour(), statusLine, liveBox, findingBox,
     h('div', {class: 'kv-explore'}, buildBar(), buildStory(), ...buildAnswers(),
       h('div', {class: 'kv-work'}, buildDocument(), views), under), live);

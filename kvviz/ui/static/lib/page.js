@@ -31,9 +31,10 @@ async function reconnect() {
 
 // One request to Python. Resolves to a dict; {error: sentence} when it could not be answered, and
 // {lost: true, error} when nobody is there: then a view leaves what it shows.
-export async function ask(view, args = {}, sel = S.sel) {
+// Another run than the one shown is asked about by its id.
+export async function ask(view, args = {}, sel = S.sel, run = S.run) {
   let reply = null;
-  try { reply = await page.server.ask({view, run: S.run, sel, args}); } catch (error) { /* told below */ }
+  try { reply = await page.server.ask({view, run, sel, args}); } catch (error) { /* told below */ }
   if (reply && typeof reply === 'object') {
     connectionLost(false);
     return reply;

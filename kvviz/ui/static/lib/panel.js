@@ -7,8 +7,8 @@ import {S, addView, redo} from './state.js';
 
 export class Panel {
   constructor({id, title, height, view, tab, reads, args = () => ({}), tools = [], needsB = false,
-    onPick, onBox, onZoom, onHover, onReset, mark, after, readout = true}) {
-    Object.assign(this, {name: view, args, needsB, mark, after});
+    onPick, onBox, onZoom, onHover, onReset, mark, after, readout = true, of = () => ({sel: S.sel, run: S.run})}) {
+    Object.assign(this, {name: view, args, needsB, mark, after, of});
     this.title = h('h3', {class: 'kv-panel-title'}, title);
     this.guide = h('p', {class: 'kv-guide'});
     this.chip = h('span', {class: 'kv-chip', hidden: true});
@@ -35,9 +35,10 @@ export class Panel {
   }
 
   async load(seq) {
-    this.el.hidden = this.needsB && !S.sel.b;
+    const {sel, run} = this.of();  // the run that is shown, or the one beside it
+    this.el.hidden = !run || (this.needsB && !sel.b);
     if (this.el.hidden) return;
-    const reply = await ask(this.name, this.args());
+    const reply = await ask(this.name, this.args(), sel, run);
     if (reply.lost || seq < this.drawn) return;  // a newer answer is already on the page
     this.drawn = seq;
     this.trouble.hidden = !reply.error && !reply.note;
@@ -60,7 +61,7 @@ export class Panel {
     if (!this.tableBox.hidden) await this.fillTable();
   }
 
-  remark() { if (this.mark && this.reply && S.run) this.plot.mark(this.mark(this.reply)); }
+  remark() { if (this.mark && this.reply && this.of().run) this.plot.mark(this.mark(this.reply)); }
 
   tell(text) { put(this.readout, text); }
 
@@ -70,8 +71,13 @@ export class Panel {
     if (!this.tableBox.hidden) this.fillTable();
   }
 
+  given(give) {
+    const {sel, run} = this.of();
+    return ask(this.name, {...this.args(), give}, sel, run);
+  }
+
   async fillTable() {
-    const reply = await ask(this.name, {...this.args(), give: 'rows'});
+    const reply = await this.given('rows');
     if (!reply.lost) put(this.tableBox, reply.error ? reply.error : rowsTable(reply.rows || []));
   }
 
@@ -81,7 +87,7 @@ export class Panel {
   image(kind) { return this.plot.image(kind, this.fileWords); }
 
   async download(kind) {
-    const reply = await ask(this.name, {...this.args(), give: kind});
+    const reply = await this.given(kind);
     if (reply.error) { this.trouble.hidden = false; put(this.trouble, reply.error); return; }
     save(fileName(this.fileWords, kind), reply.text, kind === 'csv' ? 'text/csv' : 'application/json');
   }

@@ -84,8 +84,8 @@ export function readSettings() {
   return Object.fromEntries(read);
 }
 
-// A saved run is sent as any upload is, then opened by its place on the server.
-function savedRun() {
+// A saved run is sent as any upload is, then opened by its place on the server; `more` says where.
+export function savedRun(id = 'kv-open-saved', words = 'Open a saved run', more = {}) {
   const chooser = h('input', {type: 'file', accept: '.zip,.json', hidden: true, onchange: async () => {
     const [file] = chooser.files, body = new FormData();
     body.append('files', file);
@@ -95,11 +95,10 @@ function savedRun() {
       const reply = await fetch(new URL('gradio_api/upload', document.baseURI), {method: 'POST', body});
       if (!reply.ok) throw new Error(await reply.text());
       const [path] = await reply.json();
-      page.trigger('open_saved', {path});
+      page.trigger('open_saved', {path, ...more});
     } catch (error) {
       tellStatus('The file could not be sent. It may be too large, or the connection was lost.', true);
     }
   }});
-  return h('span', {}, h('button', {class: 'kv-button', id: 'kv-open-saved',
-    onclick: () => chooser.click()}, 'Open a saved run'), chooser);
+  return h('span', {}, h('button', {class: 'kv-button', id, onclick: () => chooser.click()}, words), chooser);
 }

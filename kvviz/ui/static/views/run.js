@@ -67,7 +67,8 @@ function busy(on) {
   page.app.classList.toggle('kv-running', on && job === null);
 }
 
-const told = {calibrate: showCalibration, methods: showUnavailable};
+const showBeside = s => document.dispatchEvent(new CustomEvent('kv:beside', {detail: s.run}));
+const told = {calibrate: showCalibration, methods: showUnavailable, beside: showBeside};
 document.addEventListener('kv:status', event => {
   let status = null;
   try { status = JSON.parse(event.detail || 'null'); } catch (error) { return; }
