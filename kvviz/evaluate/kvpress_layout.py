@@ -1,7 +1,11 @@
 """The same results in the folders that kvpress's evaluation writes, for scripts that read those.
 
-    OUT/kvpress/<dataset>__<model>__<method>__<share removed>[__query_aware]/predictions.csv, metrics.json,
-    config.yaml
+    OUT/kvpress/<dataset>[__<data_dir>]__<model>__<press>__<share removed>[__query_aware]/
+        predictions.csv, metrics.json, config.yaml
+
+As there: RULER's tasks of one length are one folder ("ruler", the length as data_dir) with a string_match a
+task, a LongBench task is a folder ("longbench", the task as data_dir) with one number; config.yaml holds its
+fields and no others, and so is read back by it. Other tasks are datasets of their own name.
 """
 
 from __future__ import annotations
@@ -15,55 +19,84 @@ from typing import Any
 import pandas as pd
 
 from kvviz.evaluate.items import Item
+from kvviz.evaluate.metrics import LONGBENCH
 from kvviz.evaluate.store import write_whole
+from kvviz.evaluate.tasks import NEEDLES
+from kvviz.results.comparison import FULL
 from kvviz.results.study import read_table
 from kvviz.types import QUESTION_AWARE
 
+RULER = {*NEEDLES, "vt", "cwe", "fwe", "qa"}
+
 
 def write_kvpress(out: Path, items: Sequence[Item]) -> list[Path]:
-    """One folder a task, model, method and budget of the table in `out`; returns them.
+    """One folder a dataset, model, method and budget of the table in `out`; returns them.
 
-    metrics.json holds, for each task, the mean score in percent. Rows without an answer are left out of the
-    predictions and counted in the configuration.
+    Rows without an answer are left out of the predictions; a first line of config.yaml counts them.
     """
     known = {item.id: item for item in items}
     table = read_table(out)
+    places = [_dataset(task, length) for task, length in zip(table.task, table.length.astype(object))]
+    table = table.assign(dataset=[d for d, _ in places], data_dir=[d for _, d in places])
     folders = []
-    groups = table.groupby(["task", "model", "method", "budget_name", "protocol"], sort=False)
-    for (task, model, method, budget, protocol), rows in groups:
+    groups = table.groupby(
+        ["dataset", "data_dir", "model", "method", "budget_name", "protocol"], sort=False
+    )
+    for (dataset, data_dir, model, method, _, protocol), rows in groups:
         answered = rows[rows.reason == ""]
-        removed = 0.0 if method == "full" else 1 - answered.share.mean()
         if not len(answered):
             continue
-        aware = ["query_aware"] if protocol == QUESTION_AWARE else []
-        press = "no_press" if method == "full" else method
-        parts = [task or "items", str(model).replace("/", "--"), press, f"{removed:.2f}", *aware]
-        folder = out / "kvpress" / "__".join(re.sub(r"[^\w.=,-]", "-", str(part)) for part in parts)
+        removed = 0.0 if method == FULL else float(1 - answered.share.mean())
+        config = {
+            "dataset": dataset, "data_dir": data_dir or None, "model": str(model), "device": None,
+            "press_name": "no_press" if method == FULL else method,
+            "compression_ratio": round(removed, 6), "fraction": 1.0, "max_new_tokens": None,
+            "query_aware": protocol == QUESTION_AWARE, "press_init_command": method,
+        }  # fmt: skip
+        parts = [dataset, data_dir, str(model).replace("/", "--"), config["press_name"], f"{removed:.2f}"]
+        parts += ["query_aware"] if config["query_aware"] else []
+        name = "__".join(re.sub(r"[^\w.=,-]", "-", str(part)) for part in parts if part)
+        folder = out / "kvpress" / name
         folder.mkdir(parents=True, exist_ok=True)
         predictions = pd.DataFrame([_prediction(known[row["item"]], row) for _, row in answered.iterrows()])
         predictions["compression_ratio"] = removed
         write_whole(folder / "predictions.csv", predictions.to_csv(index=False).encode("utf-8", "replace"))
-        scores = answered.score.dropna()
-        by_metric = scores.groupby(answered.metric).mean() * 100
-        metrics = {task or "items": {name: round(float(v), 2) for name, v in by_metric.items()}}
-        write_whole(folder / "metrics.json", json.dumps(metrics, indent=2).encode())
-        config = {
-            "dataset": task or "items", "data_dir": None, "model": model, "press_name": press,
-            "compression_ratio": round(float(removed), 6), "query_aware": protocol == QUESTION_AWARE,
-            "kept": budget, "items": len(answered), "items_without_answer": len(rows) - len(answered),
-            "written_by": "kvviz",
-        }  # fmt: skip
+        write_whole(folder / "metrics.json", json.dumps(_metrics(str(dataset), answered), indent=4).encode())
         # JSON strings and numbers are YAML as they stand.
-        lines = "".join(f"{name}: {json.dumps(value)}\n" for name, value in config.items())
+        lines = f"# of kvviz: {len(answered)} items, {len(rows) - len(answered)} without an answer\n"
+        lines += "".join(f"{field}: {json.dumps(value)}\n" for field, value in config.items())
         write_whole(folder / "config.yaml", lines.encode())
         folders.append(folder)
     return folders
 
 
+def _dataset(task: str, length: Any) -> tuple[str, str]:
+    """(dataset, data_dir) of a row."""
+    if task in RULER:
+        return "ruler", "" if pd.isna(length) else str(int(length))
+    if task.removesuffix("_e") in LONGBENCH:
+        return "longbench", task
+    return task or "items", ""
+
+
+def _metrics(dataset: str, answered: pd.DataFrame) -> Any:
+    """Mean scores in percent, as that evaluation's scorer of the dataset gives them."""
+    scores = answered.dropna(subset="score")
+    if dataset == "longbench":
+        return round(float(scores.score.mean()) * 100, 2) if len(scores) else None
+    names = ["string_match"] * len(scores) if dataset == "ruler" else list(scores.metric)
+    scores = scores.assign(metric=names)
+    means = scores.groupby(["task", "metric"], sort=False).score.mean() * 100
+    found: dict[str, dict[str, float]] = {}
+    for (task, metric), value in zip(means.index, means):
+        found.setdefault(str(task) or "items", {})[str(metric)] = round(float(value), 2)
+    return found
+
+
 def _prediction(item: Item, row: pd.Series) -> dict[str, Any]:
     return {
         **{name: json.dumps(value) if isinstance(value, list | dict) else value
-           for name, value in item.meta.items()},
+           for name, value in item.meta.items() if name != "cue"},
         "id": item.id, "task": item.task, "question": item.question, "answer": json.dumps(list(item.answers)),
-        "predicted_answer": row["answer"],
+        "answer_prefix": item.cue, "predicted_answer": row["answer"],
     }  # fmt: skip

@@ -235,6 +235,12 @@ def test_a_shard_is_one_of_its_parts(text):
         parse_shard(text)
 
 
+KVPRESS_FIELDS = {  # of its EvaluationConfig
+    "dataset", "data_dir", "model", "device", "press_name", "compression_ratio", "fraction", "max_new_tokens",
+    "max_context_length", "query_aware", "needle_depth", "press_init_command", "seed", "output_dir",
+}  # fmt: skip
+
+
 def test_the_layout_of_kvpress(tiny, tmp_path):
     import yaml
 
@@ -248,10 +254,30 @@ def test_the_layout_of_kvpress(tiny, tmp_path):
     table = read_table(tmp_path)
     half = pd.read_csv(folders[1] / "predictions.csv", keep_default_na=False)
     mine = table[(table.method == "snapkv") & (table.budget == 0.5)]
-    assert list(half.predicted_answer) == list(mine.answer)
+    assert list(half.predicted_answer) == list(mine.answer) and "context" not in half
     assert json.loads((folders[1] / "metrics.json").read_text()) == {"t": {"contains": 0.0}}
     config = yaml.safe_load((folders[1] / "config.yaml").read_text())
     assert (config["press_name"], config["compression_ratio"], config["data_dir"]) == ("snapkv", 0.5, None)
+    assert set(config) <= KVPRESS_FIELDS  # it reads its configuration back
+
+
+def test_ruler_and_longbench_lie_where_kvpress_puts_them(tiny, tmp_path):
+    from kvviz.evaluate.kvpress_layout import write_kvpress
+
+    what = [
+        Item("v", "vt", TEXT, "Which?", ("a", "zz"), "contains_all", {"asked_tokens": 1000, "cue": "It is"}),
+        Item("n", "niah_single_1", TEXT, "Which?", ("x9",), "contains_all", {"asked_tokens": 1000}),
+        Item("h", "hotpotqa", TEXT, "Who?", ("x9",), "f1", {"language": "en"}),
+    ]
+    sweep(tmp_path, what=what, done=study(methods=["snapkv"], budgets=[0.5], max_new_tokens=1))
+    full, _, longbench, _ = write_kvpress(tmp_path, what)
+    assert full.name == "ruler__1000__a__no_press__0.00__query_aware"
+    assert longbench.name == "longbench__hotpotqa__a__no_press__0.00__query_aware"
+    metrics = json.loads((full / "metrics.json").read_text())
+    assert set(metrics) == {"vt", "niah_single_1"} and set(metrics["vt"]) == {"string_match"}
+    assert isinstance(json.loads((longbench / "metrics.json").read_text()), float)
+    rows = pd.read_csv(full / "predictions.csv", keep_default_na=False)
+    assert list(rows.answer_prefix) == ["It is", ""] and "cue" not in rows
 
 
 # -- real processes --------------------------------------------------------------------------------------
