@@ -12,8 +12,7 @@ from typing import ClassVar
 import numpy as np
 
 from kvviz.errors import InputError
-from kvviz.figures import versus
-from kvviz.figures.palette import STRENGTHS, TEXT_STEPS
+from kvviz.figures.palette import TEXT_STEPS
 from kvviz.figures.strip import observation_window
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
@@ -30,6 +29,7 @@ GUIDES["b"] = GUIDES["a"]
 CLASSES = ("neither", "both", "a", "b", "mixed")
 NEITHER, BOTH, A_ONLY, B_ONLY, MIXED = range(5)
 LEAST_DIFFERENCE = 0.1  # of the heads: below it, A and B count as agreeing on a token
+FEW = 0.02  # of the entries of a word, sentence or paragraph
 
 
 @dataclass(frozen=True)
@@ -211,15 +211,11 @@ def document_tokens(
     )
 
 
-_AS_TEXT = np.array(
-    [NEITHER, BOTH, *[A_ONLY] * STRENGTHS, *[B_ONLY] * STRENGTHS, MIXED], dtype=np.uint8
-)  # class of a map's code
-
-
 def by_units(table: DocumentTable, cut: Units) -> DocumentTable:
     """The table with every token given what its word, sentence or paragraph has as a whole.
 
-    Counts are entries of the unit; shades (on a square-root scale) and classes are those of the maps.
+    Counts are entries of the unit, shades on a square-root scale as in the maps. A unit is A's or B's where
+    the one holds a tenth more of it than the other, and not a few entries only.
     """
     widths = np.diff(cut.starts, append=cut.n)
 
@@ -233,7 +229,10 @@ def by_units(table: DocumentTable, cut: Units) -> DocumentTable:
     if table.label_b is None:
         code = np.where(2 * held_a >= np.maximum(heads, 1), BOTH, NEITHER).astype(np.uint8)
     else:
-        code = _AS_TEXT[versus.cell_classes(only_a, only_b, held_a - only_a, heads, True)]
+        gap, most = np.abs(held_a - held_b), np.maximum(held_a, held_b)
+        differs = (gap > 0) & (gap >= LEAST_DIFFERENCE * most) & (gap >= FEW * heads)
+        agreed = np.where(held_a + held_b >= heads, BOTH, NEITHER)
+        code = np.where(differs, np.where(held_a > held_b, A_ONLY, B_ONLY), agreed).astype(np.uint8)
     code[cut.n :] = table.code[cut.n :]
     return replace(
         table, held_a=held_a, held_b=held_b, only_a=only_a, only_b=only_b, heads=heads, share=share,

@@ -25,10 +25,10 @@ export function stepOf(raw) {
 
 const stepsOf = raw => Array.isArray(raw) ? raw.slice(0, MOST_STEPS).map(stepOf).filter(Boolean) : [];
 
-// The view that is on the page now, as a step.
+// The view that is on the page now, as a step; a second run is no part of it.
 export function viewNow(words) {
   const view = Object.fromEntries(FIELDS.map(key => [key, S.sel[key] ?? null]));
-  return {words: words.slice(0, MOST_WORDS), shows: S.tab, view};
+  return {words: words.slice(0, MOST_WORDS), shows: S.tab === 'beside' ? 'answers' : S.tab, view};
 }
 
 function drafts() {

@@ -17,7 +17,7 @@ const button = (text, onclick, attrs = {}) =>
   h('button', {class: 'kv-button kv-small', onclick, ...attrs}, text);
 const tools = h('div', {class: 'kv-tools'},
   button('Play on stage', () => openStage(story.steps), {id: 'kv-play-story',
-    title: 'Full screen: arrow keys or space walk, Escape ends'}),
+    title: 'Full screen: arrow keys or space walk, P plays the budget, Escape ends'}),
   button('Walk through', () => walk({name: 'Story', steps: story.steps}), {id: 'kv-walk-story'}),
   button('Save as a page (.html)', () => exportRun('page'), {id: 'kv-save-story',
     title: 'One file that plays without a network'}),
@@ -32,7 +32,7 @@ export const addButton = h('button', {class: 'kv-button kv-small', id: 'kv-add-v
 const NAMES = {answers: 'Answers', text: 'Text', budget: 'Budget'};
 const tabName = id => tabs.get(id)?.button.textContent || NAMES[id] || id;
 const showsWhat = () => [['answers', 'Answers'], ['text', 'Text'],
-  ...[...tabs].filter(([, tab]) => !tab.button.hidden).map(([id, tab]) => [id, tab.button.textContent])];
+  ...[...tabs].filter(([id, tab]) => !tab.button.hidden && id !== 'beside').map(([id, tab]) => [id, tab.button.textContent])];
 
 function toggle(open = box.hidden) {
   box.hidden = !open;
@@ -89,7 +89,7 @@ function row(step, i) {
       disabled: i === 0}),
     button('↓', () => move(i, 1), {'aria-label': `Move step ${i + 1} down`, 'data-move': `${i}:1`,
       disabled: i === story.steps.length - 1}),
-    button('Take this view', () => change(with_(i, {view: viewNow('').view, shows: S.tab}),
+    button('Take this view', () => change(with_(i, {...viewNow(''), words: step.words}),
       `Step ${i + 1} shows this view now.`), {'aria-label': `Let step ${i + 1} show this view`}),
     h('button', {class: 'kv-x', 'aria-label': `Delete step ${i + 1}`,
       onclick: () => change(story.steps.filter((_, at) => at !== i), `Step ${i + 1} deleted.`)}, '×'))),
