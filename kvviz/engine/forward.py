@@ -18,7 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from kvviz.engine.products import FEW, PLAIN, Products, products_of
+from kvviz.engine.products import FEW, Products, products_of
 from kvviz.kernels.product import can_use_onednn, project
 from kvviz.models import Model
 
@@ -44,7 +44,10 @@ def _mask(*args, **kwargs):
 
 
 class _Linear(TorchFunctionMode):
-    """Linear layers of a CPU model go where `products` found them fastest.
+    """Linear layers of a CPU model go where `products` found them fastest, with their rows in one piece.
+
+    On rows that are not (the last of each sequence, before the output layer) torch multiplies one sequence
+    after the other, in bfloat16 with a copy of the weight for each: gigabytes where the vocabulary is large.
 
     Only what this thread calls while the mode is open is seen; the model is not touched.
     """
@@ -56,10 +59,12 @@ class _Linear(TorchFunctionMode):
     def __torch_function__(self, func, types, args=(), kwargs=None):
         if func is F.linear and not kwargs:
             rows, weight, *bias = args
+            rows = rows.contiguous()
             few = rows.numel() <= FEW * rows.shape[-1]
             if (*weight.shape, few) in self.products.onednn and can_use_onednn(rows, weight):
                 product = project(rows, weight)
                 return product if not bias or bias[0] is None else product.add_(bias[0])
+            return func(rows, weight, *bias)
         return func(*args, **(kwargs or {}))
 
 
@@ -85,8 +90,8 @@ def forward(
         token = _ATTEND.set(attend)
         try:
             config._attn_implementation = _NAME
-            products = PLAIN if gradients else products_of(model)
-            with _Linear(products) if products.onednn else nullcontext():
+            plain = gradients or model.device.type != "cpu"
+            with nullcontext() if plain else _Linear(products_of(model)):
                 return model.hf(
                     input_ids=input_ids.to(model.device),
                     position_ids=positions.to(model.device),

@@ -8,6 +8,7 @@ import pytest
 import torch
 from reference import NEEDS, masked_logits, masked_model, prompt_of, trace_of
 from tiny import FAMILIES, make_hf, make_model
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import kvviz.engine.forward
 from kvviz.engine import products
@@ -34,6 +35,12 @@ def snapshot(hf) -> dict:
         "weights": {name: p.double().sum().item() for name, p in hf.state_dict().items()},
         "training": {name: m.training for name, m in modules.items()},
     }
+
+
+def plain_attention(index, query, key, value):
+    return torch.nn.functional.scaled_dot_product_attention(
+        query, key, value, is_causal=True, enable_gqa=True
+    )
 
 
 @pytest.mark.parametrize("family", [*FAMILIES, "gpt_oss"])
@@ -76,11 +83,6 @@ def test_logits_to_keep_and_true_positions(tiny_llama):
     """Positions are handed on to the rotary angles: a shift of all of them changes no attention."""
     ids = prompt_of(tiny_llama, 20).input_ids[None]
 
-    def plain_attention(index, query, key, value):
-        return torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, enable_gqa=True
-        )
-
     at = torch.arange(20)[None]
     whole = forward(tiny_llama, ids, at, plain_attention)
     assert whole.shape == (1, 20, 320)
@@ -104,28 +106,44 @@ def test_linear_layers_go_where_they_are_fastest(family, few, monkeypatch):
         seen.append((*weight.shape, rows.numel() <= products.FEW * rows.shape[-1]))
         return rows @ weight.T
 
-    def attend(index, query, key, value):
-        return torch.nn.functional.scaled_dot_product_attention(
-            query, key, value, is_causal=True, enable_gqa=True
-        )
-
     linear = next(m for m in model.hf.modules() if isinstance(m, torch.nn.Linear))
     chosen = products.Products(frozenset({(*linear.weight.shape, few)}))
     monkeypatch.setattr(kvviz.engine.forward, "project", watched)
     monkeypatch.setattr(kvviz.engine.forward, "can_use_onednn", lambda rows, weight: True)
     monkeypatch.setattr(kvviz.engine.forward, "products_of", lambda model: chosen)
     at = torch.arange(len(ids))[None]
-    ours = forward(model, ids[None], at, attend)
+    ours = forward(model, ids[None], at, plain_attention)
     assert set(seen) == chosen.onednn
     with torch.no_grad():
         plain = model.hf(input_ids=ids[None], use_cache=False).logits
     torch.testing.assert_close(ours, plain, atol=1e-4, rtol=1e-4)
     seen.clear()
     torch.nn.functional.linear(torch.ones(2, linear.in_features), linear.weight)  # outside of a forward
-    forward(model, ids[None], at, attend, gradients=True)
+    forward(model, ids[None], at, plain_attention, gradients=True)
     other = ids[None].repeat(1, 3) if few else ids[None, :60]
-    forward(model, other, torch.arange(other.shape[1])[None], attend)  # as many rows as were not tried
+    at = torch.arange(other.shape[1])[None]
+    forward(model, other, at, plain_attention)  # as many rows as were not tried
     assert seen == []
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_the_output_layer_is_not_multiplied_once_a_sequence(dtype):
+    """The last rows of several sequences are one product: no copy of a large weight for each of them."""
+    model = make_model()
+    model.hf.to(dtype)
+    ids = prompt_of(model, 60).input_ids
+    batched = []
+
+    class Watch(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            if func is torch.ops.aten.bmm.default:
+                batched.append(tuple(args[1].shape))
+            return func(*args, **(kwargs or {}))
+
+    with Watch():
+        logits = forward(model, ids.expand(3, -1), torch.arange(60).expand(3, -1), plain_attention, 1)
+    assert logits.shape == (3, 1, model.hf.config.vocab_size)
+    assert not [shape for shape in batched if shape[-1] == model.hf.config.vocab_size]
 
 
 # Each on a model of its own: one that earlier tests have used may already have lost what is looked for.
