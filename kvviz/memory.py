@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import ctypes.util
 from pathlib import Path
+from typing import Any
 
 TOO_LITTLE = "There is not enough memory for this. Fewer budgets, a shorter text or a smaller model may fit."
 
@@ -20,6 +21,15 @@ def available() -> int | None:
     most, used = _number("/sys/fs/cgroup/memory.max"), _number("/sys/fs/cgroup/memory.current")
     group = None if most is None or used is None else most - used
     return _least(_meminfo("MemAvailable"), group, _address_space())
+
+
+def free_for(device: Any) -> int | None:
+    """Bytes that can still be taken where a model on this torch device computes."""
+    if device.type != "cuda":
+        return available()
+    import torch
+
+    return sum(torch.cuda.mem_get_info(gpu)[0] for gpu in range(torch.cuda.device_count()))
 
 
 def ran_out(error: BaseException) -> bool:

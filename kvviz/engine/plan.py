@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from kvviz import memory
 from kvviz.engine.ask import Ask, check_limits
 from kvviz.engine.decode import Sampling
 from kvviz.engine.observers import OBSERVERS
@@ -172,6 +173,8 @@ def make_plan(
     plan = Plan(ask, methods, tuple(selections), tuple(_notes(ask, methods, prompt.n_compressible)))
     if trace is not None:
         _check_trace(trace, model, prompt, plan)
+    else:
+        _check_memory(model, prompt, plan)
     return plan
 
 
@@ -194,6 +197,22 @@ def _check_room(model: Model, prompt: Prompt, new: int) -> None:
         raise InputError(
             f"The prompt has {tokens:,} tokens and {new:,} new ones may follow; {model.id} reads {most:,} "
             "tokens. Ask for fewer new tokens or shorten the document."
+        )
+
+
+_KEPT_BY_ROW = {"column_sums": 1, "repeat": 2}  # float32 numbers a query head and token that a need keeps
+
+
+def _check_memory(model: Model, prompt: Prompt, plan: Plan) -> None:
+    """InputError where the whole cache, with what the methods need beside it, does not fit what is free."""
+    free = memory.free_for(model.device)
+    rows = model.n_layers * prompt.n_compressible
+    needed = rows * 2 * model.n_kv_heads * model.head_dim * model.dtype.itemsize
+    needed += rows * 4 * model.n_query_heads * sum(_KEPT_BY_ROW.get(need, 0) for need in plan.needs)
+    if free is not None and needed > free:
+        raise InputError(
+            f"This text takes {needed / 1e9:,.1f} GB of memory once {model.id} has read it, and "
+            f"{max(0, free) / 1e9:,.1f} GB are free. Shorten it, or choose a smaller model."
         )
 
 

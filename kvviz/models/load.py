@@ -215,6 +215,11 @@ def _hub_sentence(id: str, error: BaseException) -> str:
         return NO_NETWORK
     if "EntryNotFoundError" in kinds:
         return f"{id} holds no transformers model (there is no config.json)."
+    if "SafetensorError" in kinds:
+        return (
+            f"What was fetched of {id} earlier is damaged. Remove its folder from the hub's cache (HF_HOME), "
+            "then try again."
+        )
     if "No space left" in words:
         return f"There is not enough disk space to fetch {id}."
     if "safetensors" in words and "no file named" in words:

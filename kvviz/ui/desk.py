@@ -146,13 +146,15 @@ class Desk:
 
     def read(self, args: dict[str, Any]) -> dict[str, Any]:
         """The text of a file that was dropped or chosen, sent as base64."""
-        from kvviz.engine.documents import read_document
+        from kvviz.engine.documents import is_blank, read_document
 
         try:
             data = base64.b64decode(str(args.get("data") or ""), validate=True)
         except ValueError:
             raise InputError("This file did not arrive whole. Try again.") from None
         text, notices = read_document(str(args.get("name") or ""), data)
+        if is_blank(text):
+            raise InputError("There is no text in this file.")
         return {"text": text, "notices": notices}
 
     def calibrate(self, event: gr.EventData) -> Iterator[str]:

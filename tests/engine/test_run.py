@@ -597,6 +597,16 @@ def test_bad_input_is_one_sentence_before_anything_is_computed(tiny_llama, monke
     assert str(error.value).startswith(sentence)
 
 
+def test_a_text_whose_cache_does_not_fit_memory_is_refused_before_it_is_read(tiny_llama, monkeypatch):
+    cache = N * 3 * 2 * 2 * 16 * 4  # tokens, layers, keys and values, heads, values, bytes
+    monkeypatch.setattr("kvviz.memory.available", lambda: cache)
+    assert compare(tiny_llama, prompt_of(tiny_llama, N), ["snapkv"], [0.5], 2, measures=()).full.token_ids
+    for free, method in ((cache - 1, "snapkv"), (cache, "h2o")):
+        monkeypatch.setattr("kvviz.memory.available", lambda free=free: free)
+        with pytest.raises(InputError, match="GB of memory once tiny-llama has read it, and 0.0 GB are free"):
+            compare(tiny_llama, prompt_of(tiny_llama, N), [method], [0.5], 2, measures=())
+
+
 def test_an_answer_that_would_outgrow_the_model_is_refused(tiny_llama):
     model = replace(tiny_llama, info=replace(tiny_llama.info, max_tokens=N + 5))
     assert compare(model, prompt_of(tiny_llama, N), ["snapkv"], [0.5], 5, measures=()).full.token_ids

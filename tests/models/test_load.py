@@ -186,6 +186,7 @@ def test_hub_errors_have_their_own_sentences():
     assert "There is no model a/b" in load._hub_sentence("a/b", wrapped(RepositoryNotFoundError()))
     assert load._hub_sentence("a/b", wrapped(ConnectionError())) == NO_NETWORK
     assert load._hub_sentence("a/b", ValueError("odd\nmore")) == "a/b could not be loaded: odd"
+    assert "earlier is damaged" in load._hub_sentence("a/b", wrapped(SafetensorError("header too large")))
 
 
 def test_public_servers_offer_the_catalogue_only(folder, monkeypatch):
