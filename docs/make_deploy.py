@@ -25,7 +25,8 @@ def model_rows() -> list[str]:
             f"{row.needed(min(n, row.context), 'bfloat16') / 1e9:.0f}" if n <= max(row.context, 8192) else "–"
             for n in LENGTHS
         ]
-        rows.append([f"`{row.id}`", f"{row.memory('bfloat16') / 1e9:.1f}", *needs, "yes" if row.gated else ""])
+        weights = f"{row.memory('bfloat16') / 1e9:.1f}"
+        rows.append([f"`{row.id}`", weights, *needs, "yes" if row.gated else ""])
     return ["| " + " | ".join(cells) + " |" for cells in rows]
 
 
