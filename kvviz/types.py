@@ -21,7 +21,9 @@ if TYPE_CHECKING:  # neither is needed to say what travels
 
 QUESTION_AWARE = "question-aware"  # document and question are compressed together
 QUESTION_AGNOSTIC = "question-agnostic"  # the document alone is compressed, the question comes later
+DTYPES = ("auto", "float32", "bfloat16", "float16")
 PROTOCOLS = (QUESTION_AWARE, QUESTION_AGNOSTIC)
+DTYPES = ("auto", "float32", "bfloat16", "float16")  # number formats a model may be asked for in
 
 
 T = TypeVar("T")
@@ -115,7 +117,7 @@ class Event:
 
     stage  "prefill", "score", "decode", "measure", "done".
     done, total  counts within the stage (tokens, methods, steps); seconds_left is an estimate or None.
-    answers      {variant key: text so far} when the event carries new text.
+    answers      {"SnapKV · 20%": text so far} when the event carries new text.
     """
 
     stage: str

@@ -7,10 +7,10 @@ import sys
 from importlib import import_module
 from pathlib import Path
 
-from kvviz.cli.common import DTYPES
 from kvviz.cli.files import check_out
 from kvviz.engine.ask import whole
 from kvviz.errors import InputError
+from kvviz.types import DTYPES
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 
-from kvviz.cli.common import DTYPES
 from kvviz.cli.files import check_folder
 from kvviz.cli.terminal import Progress, interruptible, note
 from kvviz.engine.ask import LAST_SEED, whole
 from kvviz.errors import Cancelled
 from kvviz.methods import artefact_specs
+from kvviz.types import DTYPES
 
 
 def add(parser: argparse.ArgumentParser) -> None:

@@ -13,13 +13,12 @@ from kvviz.engine.ask import Ask
 from kvviz.errors import InputError
 from kvviz.framing import Framing
 from kvviz.settings import settings
-from kvviz.types import PROTOCOLS
+from kvviz.types import DTYPES, PROTOCOLS
 
 if TYPE_CHECKING:
     from kvviz.engine.prompts import Prompt
     from kvviz.models import Model
 
-DTYPES = ("auto", "float32", "bfloat16", "float16")
 BUDGETS_HELP = (
     "what is kept: shares (0.2 or 20%%) or whole numbers of tokens per KV head (128; 1 is one token, 1.0 "
     "or 100%% everything), separated by commas (default: %(default)s)"

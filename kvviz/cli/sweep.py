@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kvviz.cli.common import BUDGETS_HELP, DTYPES, add_plugin
+from kvviz.cli.common import BUDGETS_HELP, add_plugin
 from kvviz.cli.files import check_folder
 from kvviz.cli.plot import KINDS_HELP, check_kinds, draw
 from kvviz.cli.terminal import Progress, interruptible, note
 from kvviz.engine.ask import Ask, whole
 from kvviz.errors import InputError
-from kvviz.types import PROTOCOLS
+from kvviz.types import DTYPES, PROTOCOLS
 
 if TYPE_CHECKING:
     from kvviz.evaluate.items import Item

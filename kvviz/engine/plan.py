@@ -71,10 +71,11 @@ class Plan:
             "ask": self.ask.to_dict(),
             **({"own": {id: source.told() for id, source in own.items()}} if own else {}),
             "methods": {
-                p.name: {"own": dict(p.own), "used": dict(p.used), "compare_with": p.method.compare_with}
+                p.name: {"label": p.method.label, "own": dict(p.own), "used": dict(p.used),
+                         "compare_with": p.method.compare_with}
                 for p in self.methods
             },
-        }
+        }  # fmt: skip
 
 
 AnAsk = TypeVar("AnAsk", bound=Ask)

@@ -26,6 +26,7 @@ from kvviz.engine.selection import Selection, label_of, select_from
 from kvviz.engine.steps import called_as, heard, result_of
 from kvviz.engine.trace import Trace, prefill_events
 from kvviz.errors import Cancelled
+from kvviz.identity import Budget
 from kvviz.models import Model
 from kvviz.results.attention import AnswerAttention
 from kvviz.results.comparison import FULL, Comparison, Point, Variant
@@ -204,7 +205,7 @@ class _Run:
         if watcher is not None:
             for variant, records in zip(variants, watcher.records):
                 variant.evictions = records
-        texts = {v.key: v.text for v in variants}
+        texts = {_name(v): v.text for v in variants}
         yield Event("decode", f"{len(variants)} answers written", number, waves, None, texts)
         if self.ask.measures or self.ask.lenses:
             yield Event("measure", "Comparing next-token distributions", number, waves)
@@ -235,7 +236,7 @@ class _Run:
             shown = now
             at, total = (number - 1) * most + step, waves * most
             left = (now - started) / step * (total - at)
-            texts = {v.key: self._text(a.token_ids, whole=False) for v, a in zip(variants, answers)}
+            texts = {_name(v): self._text(a.token_ids, whole=False) for v, a in zip(variants, answers)}
             message = f"Writing {len(variants)} answers{where}, token {step} of at most {most}"
             yield Event("decode", message, at, total, left, texts)
 
@@ -327,6 +328,11 @@ class _Run:
             seconds={**self.trace.seconds, **self.seconds},
             notes=self.notes,
         )
+
+
+def _name(v: Variant) -> str:
+    """What an answer is called while it is written."""
+    return v.label if v.method == FULL else f"{v.label} · {Budget.parse(v.budget)}"
 
 
 def _variant(selection: Selection) -> Variant:

@@ -17,6 +17,7 @@ from kvviz.results.comparison import FULL
 
 TASK = "needle"
 NEW_TOKENS = 24  # room for every needle's answer
+FEW = 20  # places: an exact test of two methods needs six at which only one finds it, a third of these
 
 
 def grid_items(
@@ -44,8 +45,8 @@ def grid_items(
             question=case.question,
             answers=(case.expected,),
             meta={
-                "depth": case.depth, "asked_tokens": length, "tokens": case.tokens, "text": case.text,
-                "seed": seed, "needle": number, "needles": [case.needle_sentence],
+                "depth": case.depth, "reached": case.reached, "asked_tokens": length, "tokens": case.tokens,
+                "text": case.text, "seed": seed, "needle": number, "needles": [case.needle_sentence],
                 "max_new_tokens": NEW_TOKENS,
             },
         )
@@ -59,6 +60,8 @@ def grid_items(
 def grid_rows(table: pd.DataFrame, items: Sequence[Item]) -> pd.DataFrame:
     """A sweep's table over `grid_items` as one row a place, method and budget; failures are left out.
 
+    depth      where the needle was asked for; `reached` is the place it has, between two sentences.
+    budget     as it was asked for ("20%", "10 tokens"); `share` is what it is of a text.
     hit        the answer contains what was hidden.
     mean_kl    nats a token against the full cache (first step left out where it is shared).
     error      mean over query heads, in layers where something was evicted, of the relative L2 output error.
@@ -67,12 +70,13 @@ def grid_rows(table: pd.DataFrame, items: Sequence[Item]) -> pd.DataFrame:
     """
     known = {item.id: item.meta for item in items}
     t = table[table.reason.fillna("") == ""]
-    made = {name: [known[item][name] for item in t["item"]] for name in ("text", "seed", "needle")}
+    made = {name: [known[item][name] for item in t["item"]] for name in ("text", "seed", "needle", "reached")}
     return pd.DataFrame(
         {
             "model": t.model, "length": t.length, **made, "depth": t.depth, "method": t.method,
-            "label": t.label, "budget": t.share, "hit": t.verdict == "right", "mean_kl": t.kl,
-            "error": t.mean_output_error, "improved": t.heads_improved,
+            "label": t.label, "budget": t.budget_name, "share": t.share, "hit": t.verdict == "right",
+            "finished": t.finished_by, "mean_kl": t.kl, "error": t.mean_output_error,
+            "improved": t.heads_improved,
         }
     )  # fmt: skip
 
@@ -90,19 +94,34 @@ def summary(grid: pd.DataFrame) -> pd.DataFrame:
     return table.reindex(list(dict.fromkeys(kept.method)))
 
 
+def in_words(grid: pd.DataFrame) -> str:
+    """What the hits are of, where the needle stood, and how far they may be trusted."""
+    full = grid[grid.method == FULL]
+    places, found = len(full), int(full.hit.sum())
+    said = [f"Full cache: {found} of {places} found. Hits are of {places} places."]
+    cut = int((~full.hit & (full.finished == "length")).sum())
+    if cut:
+        one = "One of its misses was" if cut == 1 else f"{cut} of its misses were"
+        said.append(f"{one} cut off at the longest answer: no loss of what was read.")
+    asked, stood = (f"{x.min():.0%} to {x.max():.0%}" for x in (full.depth, full.reached))
+    said.append(f"The needle stood at {stood} of the text, asked for at {asked}.")
+    if found < FEW:
+        said.append("Too few to rank methods.")
+    return " ".join(said)
+
+
 def as_markdown(grid: pd.DataFrame) -> str:
     """The summary as a markdown table: hits, KL, output error and share of heads improved at each budget."""
     table = summary(grid)
-    budgets = sorted(grid[grid.method != FULL].budget.unique(), reverse=True)
-    full = grid[grid.method == FULL]
-    places = len(full)
+    shares = grid[grid.method != FULL].groupby("budget", sort=False).share.mean()
+    budgets = list(shares.sort_values(ascending=False, kind="stable").index)
     lines = [
-        f"Full cache: {int(full.hit.sum())} of {places} found. Hits are of {places} places.",
+        in_words(grid),
         "",
-        "| method | " + " | ".join(f"hits {b:.0%}" for b in budgets)
-        + " | " + " | ".join(f"KL {b:.0%}" for b in budgets)
-        + " | " + " | ".join(f"error {b:.0%}" for b in budgets)
-        + " | " + " | ".join(f"heads improved {b:.0%}" for b in budgets) + " |",
+        "| method | " + " | ".join(f"hits {b}" for b in budgets)
+        + " | " + " | ".join(f"KL {b}" for b in budgets)
+        + " | " + " | ".join(f"error {b}" for b in budgets)
+        + " | " + " | ".join(f"heads improved {b}" for b in budgets) + " |",
         "|---" * (1 + 4 * len(budgets)) + "|",
     ]  # fmt: skip
     for method, row in table.iterrows():

@@ -65,8 +65,9 @@ _SLOT = re.compile(r"\{(\w+)(?::(\d+)-(\d+))?\}")
 class NeedleCase:
     """One text with a hidden sentence and the question about it.
 
-    depth   the asked place of the needle, 0 = start, 1 = end, as a share of the surrounding tokens.
-    tokens  length of `document` in tokens of the counting tokenizer, without special tokens.
+    depth    the asked place of the needle, 0 = start, 1 = end, as a share of the surrounding tokens.
+    reached  the place it has: the nearest one between two sentences.
+    tokens   length of `document` in tokens of the counting tokenizer, without special tokens.
     """
 
     document: str
@@ -77,6 +78,7 @@ class NeedleCase:
     text: int = 0
     seed: int = 0
     tokens: int = 0
+    reached: float = 0.0
 
     @property
     def needle_span(self) -> tuple[int, int]:
@@ -119,7 +121,8 @@ def needle_cases(
     for text in texts:
         sentences, counts, breaks = _surroundings(length_tokens, tokenizer, text, seed, needle)
         for depth in depths:
-            document = _insert(sentences, breaks, _boundary(counts, depth), needle)
+            place = _boundary(counts, depth)
+            document = _insert(sentences, breaks, place, needle)
             tokens = _count(tokenizer, document)
             if abs(tokens - length_tokens) > TOLERANCE * length_tokens:
                 raise InputError(
@@ -127,7 +130,8 @@ def needle_cases(
                     "this tokenizer counts sentences differently alone and in a text."
                 )
             asked = needle.question, needle.expected, needle.sentence
-            cases.append(NeedleCase(document, *asked, depth, text, seed, tokens))
+            reached = sum(counts[:place]) / sum(counts)
+            cases.append(NeedleCase(document, *asked, depth, text, seed, tokens, reached))
     return cases
 
 

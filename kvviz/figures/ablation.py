@@ -87,7 +87,7 @@ def ablation_table(c: Comparison, k: float | int) -> AblationTable:
 def _label(c: Comparison, method: str) -> str:
     """A method of the grid may stand in the run only with options, or not at all."""
     own = [m for m in c.methods if MethodRef.parse(m).id == method]
-    return text.shortened(text.isolated(c.labels[own[0]].partition(" (")[0]), 24) if own else method
+    return text.shortened(text.plain_label(c, own[0]), 24) if own else method
 
 
 def ablation_figure(table: AblationTable) -> go.Figure:

@@ -32,8 +32,8 @@ from kvviz.models.converted import (
     gguf_key,
 )
 from kvviz.settings import settings
+from kvviz.types import DTYPES
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 _HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
 
@@ -251,8 +251,8 @@ def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
         fast = _gpu_has_bfloat16() if device.type == "cuda" else _cpu_has_bfloat16()
         return torch.bfloat16 if fast else torch.float32
     if dtype not in DTYPES:
-        raise ModelError(f"There is no dtype {dtype!r}; choose auto, {', '.join(DTYPES)}.")
-    return DTYPES[dtype]
+        raise ModelError(f"There is no dtype {dtype!r}; choose one of {', '.join(DTYPES)}.")
+    return getattr(torch, dtype)
 
 
 def _gpu_has_bfloat16() -> bool:

@@ -201,6 +201,7 @@ _EDIT = {"kind", "start", "end", "layer", "head"}
 def settings(s: Any, info: ModelInfo, size: int) -> dict[str, Any]:
     """What was asked for. What is read from it later, beyond being shown, must have its type."""
     for row in table(s.get("methods") or {}).values():
+        text(row.get("label", ""))
         for side in ("own", "used"):
             table(table(row).get(side, {}))
     for made in items(s.get("edits") or []):

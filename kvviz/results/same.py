@@ -69,10 +69,9 @@ def same_settings(c: Comparison, a: str, b: str | None, k: float | int) -> dict[
     given.pop("preset", None)  # it would set what is given here
     wanted = MethodRef(ref.id, tuple(sorted(given.items())))
     name = _held(c, wanted, one, apart, b) or str(wanted)
-    plain = text.label(c, b).partition(" (")[0]
     return {
         "method": name,
-        "label": f"{plain} with {text.label(c, a)}'s settings",
+        "label": f"{text.plain_label(c, b)} with {text.label(c, a)}'s settings",
         "held": name in c.methods,
         "decoded": c.variant(name, k) is not None,
     }

@@ -162,7 +162,7 @@ def labels(c: Comparison) -> dict[str, str]:
 def _told_apart(c: Comparison, method: str, own: dict[str, str]) -> str:
     """ "SnapKV (group=max)" against "SnapKV (group=mean)"; "SnapKV 2" where this would be long."""
     ref = MethodRef.parse(method)
-    plain = own[method].partition(" (")[0].partition(" with ")[0]
+    plain = plain_label(c, method)
     family = [MethodRef.parse(m) for m in c.methods if MethodRef.parse(m).id == ref.id]
     apart = [k for k, v in ref.options if any((k, v) not in r.options for r in family)]
     words = ", ".join(f"{name}={option_text(ref.given[name])}" for name in apart)
@@ -171,6 +171,13 @@ def _told_apart(c: Comparison, method: str, own: dict[str, str]) -> str:
     if len(said) <= MOST_LABEL or len(family) == 1:
         return shortened(said, MOST_LABEL)
     return f"{shortened(plain, MOST_LABEL - 4)} {1 + family.index(ref)}"
+
+
+def plain_label(c: Comparison, method: str) -> str:
+    """What a method of the run is called without its options: "SnapKV"."""
+    row = (c.settings.get("methods") or {}).get(str(MethodRef.parse(method).base)) or {}
+    # older runs hold it at the start of the label alone
+    return isolated(row.get("label") or c.labels[method].partition(" (")[0].partition(" with ")[0])
 
 
 def isolated(words: str) -> str:

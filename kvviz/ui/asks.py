@@ -12,9 +12,7 @@ from kvviz.errors import InputError
 from kvviz.framing import Framing
 from kvviz.identity import BUDGET_WORDS, Budget, MethodRef, model_name, parse_budgets, shown
 from kvviz.settings import Settings
-from kvviz.types import PROTOCOLS
-
-DTYPES = ("auto", "float32", "bfloat16", "float16")
+from kvviz.types import DTYPES, PROTOCOLS
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from kvviz.identity import Budget
 from kvviz.methods.own import source_of
 from kvviz.methods.spec import GROUPS
 from kvviz.settings import Settings
-from kvviz.ui.asks import DTYPES, Request
+from kvviz.types import DTYPES
+from kvviz.ui.asks import Request
 from kvviz.ui.chosen import Chosen
 from kvviz.ui.runs import Run
 from kvviz.ui.views import view

@@ -15,6 +15,7 @@ import numpy as np
 
 from kvviz.engine.ask import Ask
 from kvviz.errors import KvvizError
+from kvviz.identity import MethodRef
 from kvviz.results.cause_words import known_answers
 from kvviz.results.comparison import Comparison
 from kvviz.results.story import Places
@@ -103,7 +104,8 @@ def meta(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, 
         "model": {"id": c.model.id, "dtype": c.model.dtype, "layers": c.model.n_layers,
                   "kv_heads": c.model.n_kv_heads, "query_heads": c.model.n_query_heads},
         "n": c.n,
-        "methods": [{"id": m, "label": name, "title": c.labels[m]} for m, name in labels(c).items()],
+        "methods": [{"id": m, "label": name, "title": c.labels[m], "made": bool(MethodRef.parse(m).made)}
+                    for m, name in labels(c).items()],
         "steps": [c.share(step) for step in steps],
         "budget_words": {m: [budget_triple(c, m, step) for step in steps] for m in c.methods},
         "memory_words": {m: [memory_words(c, m, step) for step in steps] for m in c.methods},

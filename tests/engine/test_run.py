@@ -436,11 +436,13 @@ def test_decoding_counts_up_over_waves_too(tiny_llama, monkeypatch):
 def test_answers_stream_in_as_they_are_written(tiny_llama, monkeypatch):
     monkeypatch.setattr(kvviz.engine.run, "_EVENT_SECONDS", 0.0)
     seen = []
-    result = compare(tiny_llama, prompt_of(tiny_llama, N), ["snapkv"], [0.5], NEW, events=seen.append)
+    prompt, asked = prompt_of(tiny_llama, N), (["snapkv:window=16"], [0.5, 12], NEW)
+    result = compare(tiny_llama, prompt, *asked, events=seen.append)
     texts = [e.answers for e in seen if e.answers]
-    assert all(set(t) == {"full@1.0", "snapkv@0.5"} for t in texts)
-    assert texts[-1] == {"full@1.0": result.full.text, "snapkv@0.5": result.variants[0].text}
-    lengths = [len(t["full@1.0"]) for t in texts]
+    names = ["Full cache", "SnapKV (window=16) · 50%", "SnapKV (window=16) · 12 tokens"]
+    assert all(list(t) == names for t in texts)
+    assert list(texts[-1].values()) == [v.text for v in (result.full, *result.variants)]
+    lengths = [len(t["Full cache"]) for t in texts]
     assert lengths == sorted(lengths)
 
 
@@ -505,7 +507,7 @@ def test_a_stop_between_waves_keeps_the_finished_ones(tiny_llama, monkeypatch):
     small_waves(monkeypatch, 1)
 
     def pressed(event):
-        return "written" in event.message and "random@0.5" in event.answers
+        return "written" in event.message and "Random · 50%" in event.answers
 
     last = stopped_at(tiny_llama, prompt_of(tiny_llama, N), pressed)
     assert last.message == "Stopped. 3 of 4 answers are finished and shown."

@@ -82,8 +82,9 @@ def test_needle_stands_at_the_nearest_sentence_boundary(depth, text):
     misses = [abs(sum(counts[:i]) - depth * sum(counts)) for i in range(len(counts) + 1)]
     # A paragraph break counts as a token here and not there, hence the slack of a few tokens.
     assert misses[place] <= min(misses) + 10
+    assert case.reached == pytest.approx(sum(counts[:place]) / sum(counts), abs=0.01)
     if depth in (0, 1):
-        assert place == depth * len(counts)
+        assert place == depth * len(counts) and case.reached == depth
 
 
 def test_the_span_points_into_the_document():

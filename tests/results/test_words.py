@@ -129,6 +129,18 @@ def labelled(*pairs):
     return text.labels(c)
 
 
+def test_a_method_is_called_by_its_own_name_whatever_signs_stand_in_it():
+    c = synthetic_comparison()
+    assert text.plain_label(c, "snapkv") == "SnapKV"
+    for v in c.variants:
+        v.label = "Sink (mine) with care (window=16)" if v.method == "snapkv" else v.label
+    assert text.plain_label(c, "snapkv") == "Sink"  # all that a label can give
+    c.settings["methods"] = {"snapkv": {"label": "Sink (mine) with care"}}
+    assert text.plain_label(c, "snapkv") == "Sink (mine) with care"
+    c.variants[0].method = "snapkv+edit1"
+    assert text.plain_label(c, "snapkv+edit1") == "Sink (mine) with care"
+
+
 def test_methods_keep_a_short_label_that_fits():
     assert labelled(("snapkv", "SnapKV"), ("dropkv:window=16", "DropKV (window=16)")) == {
         "snapkv": "SnapKV",

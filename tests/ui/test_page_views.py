@@ -128,8 +128,16 @@ def test_the_page_calls_methods_as_its_sentences_do(store, tmp_path):
             v.label = "SnapKV with global (allocation=global, group=max, pool=5)"
     methods = _ask(store, tmp_path, "meta")["methods"]
     named = next(m for m in methods if m["id"] == "snapkv")
-    assert named == {"id": "snapkv", "label": "SnapKV", "title": c.labels["snapkv"]}
+    assert named == {"id": "snapkv", "label": "SnapKV", "title": c.labels["snapkv"], "made": False}
     assert any(named["label"] in line for line in _ask(store, tmp_path, "finding")["lines"])
+
+
+def test_a_set_that_was_changed_by_hand_is_told_apart_whatever_it_is_called(store, tmp_path):
+    c = store.get("stored-example").comparison
+    c.variants[-1].method, c.variants[-1].label = "snapkv+edit1", "A + B"
+    methods = _ask(store, tmp_path, "meta")["methods"]
+    assert {m["id"]: m["made"] for m in methods}["snapkv+edit1"] is True
+    assert sum(m["made"] for m in methods) == 1
 
 
 def test_the_full_cache_has_its_row_and_no_verdict_is_said_everywhere_alike(store, tmp_path):

@@ -129,16 +129,9 @@ function showLive(s) {
   }
   liveBox.hidden = false;
   Object.assign(liveText, s.answers || {});
-  const keys = Object.keys(liveText);
-  put(livePart, job ? null : progressLine(s), keys.length ? h('div', {class: 'kv-live-grid'}, keys.map(key =>
-    h('article', {class: 'kv-live-card'}, h('h4', {}, liveName(key)),
-      h('p', {dir: 'auto'}, liveText[key] || '…')))) : null);
-}
-
-function liveName(key) {
-  if (key.startsWith('full')) return 'Full cache';
-  const [method, budget] = key.split('@'), share = Number(budget);
-  const known = S.meta?.methods.find(m => m.id === method)?.label || page.boot.methods[method] || method;
-  return `${known} · ${share <= 1 && budget.includes('.') ? fmt.budget(share) : `${budget} tokens`}`;
+  const names = Object.keys(liveText);
+  put(livePart, job ? null : progressLine(s), names.length ? h('div', {class: 'kv-live-grid'}, names.map(name =>
+    h('article', {class: 'kv-live-card'}, h('h4', {}, name),
+      h('p', {dir: 'auto'}, liveText[name] || '…')))) : null);
 }
 

@@ -39,7 +39,7 @@ export function buildTry() {
     if (scope.select.value !== made.scope) made.scope = scope.select.value = 'all';
     pin.disabled = evict.disabled = !s.tok;
     undo.hidden = !made.edits.length;
-    const decoded = isDecoded(s.a, s.budget) && !s.a.includes('+');
+    const decoded = isDecoded(s.a, s.budget) && !S.meta.methods.find(m => m.id === s.a)?.made;
     go.disabled = !made.edits.length || !decoded;
     put(hint, hintWords(s, decoded));
     put(list, made.edits.map(e => h('li', {}, editWords(e))));
