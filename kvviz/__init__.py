@@ -14,6 +14,7 @@ _WHERE = {
     "Comparison": "kvviz.results.comparison",
     "KvvizError": "kvviz.errors",
     "causes": "kvviz.engine.causes",
+    "conversation": "kvviz.engine.conversation",
     "smallest_rescue": "kvviz.engine.causes",
     "build_prompt": "kvviz.engine.prompts",
     "compare": "kvviz.engine.run",

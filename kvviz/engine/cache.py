@@ -77,6 +77,27 @@ def gathered(
     return Blocks(variant, 1, keys, values, torch.where(slots < 0, -1, true).to(torch.int32), owner)
 
 
+def joined_rows(
+    before: Blocks | None, keys: torch.Tensor, values: torch.Tensor, first: Sequence[int],
+    lengths: torch.Tensor, block: int,
+) -> Blocks:  # fmt: skip
+    """`before` with the first lengths[v] of further rows [V, Hkv, S, d], which stand at first[v] ff."""
+    variants, heads, s = keys.shape[:3]
+    owners = lengths.repeat_interleave(heads)
+    mask = (torch.arange(s) < owners[:, None]).to(keys.device)
+    k, v, slots, owner = kernels.gather_rows(keys.flatten(0, 1), values.flatten(0, 1), mask, block)
+    start = torch.tensor(first, device=owner.device)[owner.long() // heads][:, None]
+    positions = torch.where(slots < 0, -1, slots + start).to(torch.int32)
+    new = Blocks(0, variants, k, v, positions, owner)
+    if before is None:
+        return new
+    order = torch.cat([before.owner, owner]).argsort(stable=True)
+    sides = zip(
+        (before.keys, before.values, before.positions, before.owner), (k, v, positions, owner), strict=True
+    )
+    return Blocks(0, variants, *(torch.cat(pair)[order] for pair in sides))
+
+
 @dataclass(frozen=True)
 class PromptCache:
     """The prompt's kept entries of all variants of one wave.

@@ -16,7 +16,7 @@ import torch
 
 from kvviz import kernels
 from kvviz.engine.attention import partial, visible
-from kvviz.engine.cache import PromptCache, build_cache, gathered, joined
+from kvviz.engine.cache import Blocks, PromptCache, build_cache, gathered, joined, joined_rows
 from kvviz.engine.forward import forward
 from kvviz.engine.trace import Trace
 from kvviz.errors import Cancelled
@@ -76,7 +76,9 @@ class Wave:
         shape = (self.size, model.n_kv_heads, capacity, model.head_dim)
         rows = [blocks[0].keys for blocks in cache.layers]  # the tail lies where the layer's rows lie
         self.tail = [(k.new_zeros(shape), k.new_zeros(shape)) for k in rows]
-        self.layers = [list(blocks) for blocks in cache.layers]  # all but the tail
+        self.layers = [list(blocks) for blocks in cache.layers]  # all but history and tail
+        self.history: list[Blocks] = []  # by layer, what was remembered of earlier turns
+        self.seen = [cache.n] * self.size  # tokens that each variant saw before its tail
         self.tail_from = [0] * self.size  # tail rows before it are no longer in a variant's tail
         self.writing = [True] * self.size  # False: its answer is complete, what it is fed is filler
         self.watcher: Watcher | None = None  # of eviction while decoding
@@ -90,7 +92,7 @@ class Wave:
     def feed(self, tokens: torch.Tensor, keep: int = 0) -> torch.Tensor:
         """Run tokens [V, T] after what was fed so far; float32 logits [V, keep or T, vocabulary]."""
         v, t = tokens.shape
-        positions = torch.arange(self.next_position, self.next_position + t).expand(v, -1)
+        positions = torch.tensor(self.seen)[:, None] + torch.arange(self.length, self.length + t)
         self._positions = positions.to(self.model.device)
         logits = forward(self.model, tokens, positions, self._attend, keep)
         self.length += t
@@ -101,6 +103,20 @@ class Wave:
     def truncate(self, length: int) -> None:
         """Forget tail rows from `length` on, so that other tokens can be fed instead."""
         self.length = min(self.length, length)
+
+    def remember(self, lengths: Sequence[int]) -> None:
+        """Move the first `lengths[v]` tail rows of each variant into its history, at their true positions;
+        the tail begins anew. What lies behind them in the tail was filler."""
+        lengths_ = torch.tensor(lengths)
+        self.history = [
+            joined_rows(
+                self.history[index] if self.history else None,
+                keys[:, :, : self.length], values[:, :, : self.length], self.seen, lengths_, self.cache.block,
+            )
+            for index, (keys, values) in enumerate(self.tail)
+        ]  # fmt: skip
+        self.seen = [seen + length for seen, length in zip(self.seen, lengths)]
+        self.length = 0
 
     def tail_rows(self, index: int, variant: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of one variant's tail, [Hkv, length, d]."""
@@ -193,7 +209,14 @@ class Wave:
         prompt = tuple(torch.cat(side) if len(parts) > 1 else side[0] for side in zip(*parts))
         begin = torch.tensor(self.tail_from, device=query.device) if any(self.tail_from) else None
         tail = tail_attention(query, keys[:, :, :end], values[:, :, :end], layer, begin)
-        out, _ = kernels.merge_attention([prompt, tail], layer.sinks)
+        parts = [prompt, tail]
+        if self.history:
+            b = self.history[index]
+            parts.append(kernels.ragged_attention(
+                query, b.keys, b.values, b.positions, b.owner, self.model.n_kv_heads, layer.scaling,
+                self._positions, layer.window,
+            ))  # fmt: skip
+        out, _ = kernels.merge_attention(parts, layer.sinks)
         for variant, readout in self.cache.readouts.items():
             out[variant] += readout.read(index, query[variant], at[variant])
         return out.to(query.dtype)

@@ -147,6 +147,24 @@ def _rendered(
     return Frame(filled + rest, tail, given=tuple(spans), strips=strips)
 
 
+def further(tokenizer: Any, question: str, now: datetime, framing: Framing) -> Laid:
+    """What stands between the end of an answer and that of the next one: the turn of a further question.
+    InputError where the template takes none."""
+    if framing.raw is not None or not framing.template or not tokenizer.chat_template:
+        tail = "\n" if framing.raw is None else framing.raw.split(QUESTION)[1]
+        text = GAP + question + tail
+        return Laid(text, [(len(GAP), len(GAP) + len(question))])
+    render = renderer(tokenizer, [], now, framing.thinking)
+    roles = zip(("user", "assistant", "user"), (_USER, _SYSTEM, _TURN))
+    try:
+        text = _split(render([{"role": role, "content": text} for role, text in roles]), _SYSTEM)[1]
+        before, after = _split(text, _TURN)
+    except Exception:
+        raise InputError("This model's chat template takes no further turns.") from None
+    end = len(before) + len(question)
+    return Laid(before + question + after, [(len(before), end)], question=(len(before), end))
+
+
 def renderer(
     tokenizer: Any, notes: list[str], now: datetime, thinking: bool = False
 ) -> Callable[[list[Turn]], str]:

@@ -282,11 +282,11 @@ def _pack(c: Comparison) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         "stops": list(c.stops),
         "seconds": c.seconds,
         "notes": c.notes,
+        "turns": stored.pack_turns(c.turns, pack_variant),
         "tables": {table: list(columns) for table, columns in tables.items()},
     }
     for spec, more in (stored.pack_causes(c.causes), stored.pack_attention(c.answer_attention)):
-        manifest |= spec
-        arrays |= more
+        manifest, arrays = {**manifest, **spec}, {**arrays, **more}
     for name, value in (("fork", c.fork), ("ablation", c.ablation)):
         manifest[name] = None if value is None else value.to_dict()
     for table, columns in tables.items():
@@ -396,4 +396,5 @@ def _read(m: Any, arrays_of: Callable[[dict], Arrays]) -> Comparison:
         fork=stored.read_fork(m.get("fork")),
         answer_attention=stored.read_attention(m.get("answer_attention"), arrays, model, n),
         ablation=stored.read_ablation(m.get("ablation")),
+        turns=stored.read_turns(m.get("turns", []), variant),
     )

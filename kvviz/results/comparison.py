@@ -20,6 +20,7 @@ from kvviz.results.fork import Fork
 from kvviz.results.kept import KeptSet, everything, nearest, window_starts
 from kvviz.results.points import Point, Variant
 from kvviz.results.story import Story
+from kvviz.results.turns import Turn
 from kvviz.results.words import budget_name, budget_share
 from kvviz.types import Mark, ModelInfo, Prompt
 
@@ -49,6 +50,7 @@ class Comparison:
                      pooling), and at the answer's queries "attention_answer" and "effect" (relative change
                      of the head's output if this token alone is removed).
     causes           {"method@budget": what its lost entries did}, as far as it was tried (`with_causes`).
+    turns            further questions, and what each cache answered (`kvviz.conversation`).
     fork, answer_attention, ablation  None where they were not asked for.
     story            what a stored example says of itself.
     """
@@ -71,6 +73,7 @@ class Comparison:
     answer_attention: AnswerAttention | None = None
     ablation: Ablation | None = None
     story: Story = Story()
+    turns: list[Turn] = field(default_factory=list)
 
     def __repr__(self) -> str:
         """A few lines: what was run and what is in it."""
@@ -295,6 +298,14 @@ class Comparison:
         frame = pd.DataFrame(self.rows())
         frame["budget"] = pd.Series([v.budget for v in [self.full, *self.variants]], dtype=object)
         return frame
+
+    def turns_frame(self) -> pd.DataFrame:
+        """One row a question and answer, the run's own question first: text, verdict, mean KL."""
+        import pandas as pd
+
+        from kvviz.results.turns import rows
+
+        return pd.DataFrame(rows(self))
 
     def to_json(self, path: str | Path | None = None) -> str:
         """The whole comparison as one strict JSON text (arrays zlib-packed); also written to `path`."""

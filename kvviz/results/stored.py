@@ -1,4 +1,4 @@
-"""Causes, fork, answer attention and ablation in a saved comparison.
+"""Causes, fork, answer attention, ablation and further questions in a saved comparison.
 
 `pack_*` gives the manifest's part and the arrays, `read_*` checks both field by field as
 `kvviz.results.manifest` does.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -29,6 +30,8 @@ from kvviz.results.causes import (
 )
 from kvviz.results.fork import Fork, Path, Step
 from kvviz.results.passages import KINDS, Passage, passage_of
+from kvviz.results.points import Variant
+from kvviz.results.turns import Turn
 from kvviz.types import ModelInfo, Prompt
 
 if TYPE_CHECKING:
@@ -277,3 +280,34 @@ def read_ablation(given: Any) -> Ablation | None:
         for r in fields.items(given["rows"])
     ]
     return Ablation(rows, fields.text(given["full_text"]), fields.text(given["full_verdict"]))
+
+
+# -- turns ----------------------------------------------------------------------------------------------
+
+
+def pack_turns(turns: list[Turn], pack: Callable[[Variant, str], dict[str, Any]]) -> list[dict[str, Any]]:
+    """The manifest's part; `pack` writes one answer, whose arrays begin with the name."""
+    return [
+        {
+            **turn.to_dict(),
+            "full": pack(turn.full, f"turn{i}_full"),
+            "variants": [pack(v, f"turn{i}_variant{k}") for k, v in enumerate(turn.variants)],
+        }
+        for i, turn in enumerate(turns)
+    ]
+
+
+def read_turns(given: Any, read: Callable[[dict[str, Any], str], Variant]) -> list[Turn]:
+    """The reverse of `pack_turns`."""
+    return [
+        Turn(
+            question=fields.text(t["question"]),
+            expected=fields.text_or_none(t["expected"]),
+            fresh=fields.flag(t["fresh"]),
+            input_ids=[fields.whole(i, 0) for i in t["input_ids"]],
+            full=read(t["full"], f"turn{i}_full"),
+            variants=[read(v, f"turn{i}_variant{k}") for k, v in enumerate(fields.items(t["variants"]))],
+            seconds=fields.number(t["seconds"]),
+        )
+        for i, t in enumerate(fields.items(given))
+    ]
