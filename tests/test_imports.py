@@ -42,7 +42,7 @@ STAGES = (
     {"engine.lenses"},
     {"engine.run"},
     {"engine.trials", "engine.search", "engine.changes", "engine.units"},
-    {"engine.experiment", "engine.forks", "engine.ground"},
+    {"engine.experiment", "engine.conversation", "engine.forks", "engine.ground"},
     {"engine.rescue", "engine.would_do"},
     {"engine.causes"},
     {"evaluate"},
