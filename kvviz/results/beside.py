@@ -6,8 +6,9 @@ sentences are paired, in order.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from dataclasses import dataclass
-from difflib import SequenceMatcher
 
 import numpy as np
 
@@ -57,15 +58,47 @@ def _blocks(a: str, b: str) -> np.ndarray:
     """Stretches that both texts have, in order: start in a, start in b, characters; int64 [B, 3]."""
     if a == b:
         return np.array([[0, 0, len(a)]], dtype=np.int64)
-    cuts = [[*pieces(text, "sentence"), len(text)] for text in (a, b)]
-    one, two = ([text[s:e].strip() for s, e in zip(cut, cut[1:])] for text, cut in zip((a, b), cuts))
-    found = []
-    for i, j, size in SequenceMatcher(None, one, two, autojunk=False).get_matching_blocks():
-        for k in range(size):
-            if one[i + k]:
-                s, t = cuts[0][i + k], cuts[1][j + k]
-                found.append((a.index(one[i + k], s), b.index(two[j + k], t), len(one[i + k])))
+    (at_a, of_a), (at_b, of_b) = _sentences(a), _sentences(b)
+    found = [(at_a[i], at_b[j], len(of_a[i])) for i, j in _pairs(of_a, of_b)]
     return np.array(found, dtype=np.int64).reshape(-1, 3)
+
+
+def _sentences(document: str) -> tuple[list[int], list[str]]:
+    """Where each sentence starts, and the sentence without the white space around it."""
+    starts = pieces(document, "sentence")
+    texts = [document[s:e] for s, e in zip(starts, [*starts[1:], len(document)])]
+    lead = [len(text) - len(text.lstrip()) for text in texts]
+    return [s + n for s, n in zip(starts, lead)], [text.strip() for text in texts]
+
+
+def _pairs(a: list[str], b: list[str]) -> list[tuple[int, int]]:
+    """Equal items of two lists, (place in a, place in b), in an order that both have: the n-th of equal items
+    goes with the n-th, and of all these pairs the longest rising row is taken."""
+    places: dict[tuple[str, int], int] = {}
+    counts: Counter[str] = Counter()
+    for j, text in enumerate(b):
+        places[text, counts[text]] = j
+        counts[text] += 1
+    counts.clear()
+    pairs: list[tuple[int, int]] = []
+    for i, text in enumerate(a):
+        j = places.get((text, counts[text]))
+        counts[text] += 1
+        if text and j is not None:
+            pairs.append((i, j))
+    ends: list[int] = []  # smallest place in b at which a row of each length ends, and which pair that is
+    last: list[int] = []
+    before: list[int] = []
+    for at, (_, j) in enumerate(pairs):
+        length = bisect_left(ends, j)
+        ends[length : length + 1] = [j]
+        last[length : length + 1] = [at]
+        before.append(last[length - 1] if length else -1)
+    row, at = [], last[-1] if last else -1
+    while at >= 0:
+        row.append(pairs[at])
+        at = before[at]
+    return row[::-1]
 
 
 def _tokens(prompt: Prompt, spans: np.ndarray) -> np.ndarray:

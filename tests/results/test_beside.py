@@ -4,11 +4,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from synthetic import synthetic_comparison
 
 from kvviz.errors import InputError
 from kvviz.figures.beside import NONE, beside_figure, beside_table
-from kvviz.results.beside import agreement_words, aligned, kept_shares
+from kvviz.results.beside import _pairs, agreement_words, aligned, kept_shares
 
 OTHER = 2  # characters a token of the second model
 
@@ -63,6 +65,21 @@ def test_texts_that_differ_are_paired_by_equal_sentences():
     assert [first[s:e] for s, e in words.characters] == [second[s:e] for s, e in words.other]
     with pytest.raises(InputError, match="no sentence in common"):
         aligned(a, other_tokens("Something else.").prompt, "sentence")
+
+
+@settings(max_examples=60, deadline=None)
+@given(*[st.lists(st.sampled_from("abcd"), max_size=7)] * 2)
+def test_pairs_of_equal_sentences_rise_in_both_texts(a, b):
+    pairs = _pairs(a, b)
+    assert all(a[i] == b[j] for i, j in pairs)
+    assert all(p[0] < q[0] and p[1] < q[1] for p, q in zip(pairs, pairs[1:]))
+    if a == b:
+        assert pairs == [(i, i) for i in range(len(a))]
+
+
+def test_long_texts_of_equal_lines_are_aligned_at_once():
+    line = "The same again. "
+    assert len(_pairs([line] * 50_000, [line] * 49_000)) == 49_000  # by all pairs it would take an hour
 
 
 def test_a_stretch_that_the_second_text_has_not_is_no_share():

@@ -51,6 +51,8 @@ export class Plot {
       if (!AXIS.test(key)) continue;
       for (const line of ['gridcolor', 'linecolor', 'zerolinecolor']) axis[line] ??= css('grid');
     }
+    const before = this.width;
+    this.width = this.host.clientWidth;  // `fit` has nothing left to do for it
     this.quiet += 1;
     await Plotly.react(this.host, data, layout, {displayModeBar: false, responsive: false, scrollZoom: false,
       doubleClick: this.onReset ? false : 'reset', ...this.spec.config});
@@ -58,6 +60,7 @@ export class Plot {
     this.el.setAttribute('aria-label', layout.meta?.summary || this.name);
     this.el.dataset.drawn = String(Number(this.el.dataset.drawn || 0) + 1);
     if (!this.wired) this.wire(Plotly);
+    if (before && before !== this.width) this.onWidth?.();
   }
 
   // A colour bar for which there is no room beside the figure stands as a strip in the legend below.
