@@ -82,10 +82,9 @@ def _pairs(a: list[str], b: list[str]) -> list[tuple[int, int]]:
     counts.clear()
     pairs: list[tuple[int, int]] = []
     for i, text in enumerate(a):
-        j = places.get((text, counts[text]))
+        if text and (text, counts[text]) in places:
+            pairs.append((i, places[text, counts[text]]))
         counts[text] += 1
-        if text and j is not None:
-            pairs.append((i, j))
     ends: list[int] = []  # smallest place in b at which a row of each length ends, and which pair that is
     last: list[int] = []
     before: list[int] = []
