@@ -28,6 +28,8 @@ from kvviz.results.answers import all_answers_table
 from kvviz.results.comparison import Comparison
 from kvviz.results.finding import caution, finding
 from kvviz.results.table import Table, csv_text
+from kvviz.results.turns import mean_kl
+from kvviz.results.verdict import judge
 from kvviz.results.words import finite_or_none
 
 
@@ -129,7 +131,7 @@ def python_lines(c: Comparison) -> str:
         f"protocol={p.protocol!r}{'' if p.now is None else f', now={p.now!r}'}{framed}\n"
         ")\n"
         f"result = kvviz.compare(\n{joined})\n"
-        f"print(result.to_frame().to_string())\n{_edit_lines(c)}"
+        f"print(result.to_frame().to_string())\n{_turn_lines(c)}{_edit_lines(c)}"
     )
 
 
@@ -158,6 +160,16 @@ def _own_lines(c: Comparison) -> str:
         else:
             lines[f"# The method {ascii(str(id))} comes from the package {ascii(name)}."] = None
     return "".join(f"{line}\n" for line in lines)
+
+
+def _turn_lines(c: Comparison) -> str:
+    """Further questions of the run, in their order."""
+    if not c.turns:
+        return ""
+    lines = ["", "session = kvviz.conversation(model, result)"]
+    for t in c.turns:
+        lines.append(f"session.ask({ascii(t.question)}, expected={ascii(t.expected)}, fresh={t.fresh})")
+    return "\n".join([*lines, "print(session.comparison.turns_frame().to_string())", ""])
 
 
 def _edit_lines(c: Comparison) -> str:
@@ -232,7 +244,7 @@ def report_html(
         f"<p class=muted>{html.escape(caution(c, [m for m in (a, b) if m], k))}</p></section>\n"
         f"<h2>Answers</h2>{_answers_html(c)}\n"
         f"{''.join(plots)}\n"
-        f"<h2>Question</h2><pre>{html.escape(c.prompt.question)}</pre>\n"
+        f"{_turns_html(c)}<h2>Question</h2><pre>{html.escape(c.prompt.question)}</pre>\n"
         f"<h2>Document</h2><pre>{html.escape(c.prompt.document)}</pre>\n"
         f"<h2>Run it again</h2><pre>{html.escape(python_lines(c))}</pre>\n"
         f"<script>{library}</script>\n"
@@ -278,6 +290,20 @@ def _answers_html(c: Comparison) -> str:
         rows.append("".join(f"<td>{html.escape(str(cell))}</td>" for cell in cells))
     head = "<tr><th>method<th>budget<th>answer<th>expected answer<th>KL</tr>"
     return f"<table>{head}{''.join(f'<tr>{row}</tr>' for row in rows)}</table>"
+
+
+def _turns_html(c: Comparison) -> str:
+    parts = []
+    for t in c.turns:
+        rows = [(v.label, v.text, judge(v, t.expected), text.kl(mean_kl(v))) for v in [t.full, *t.variants]]
+        budgets = ["", *(text.budget_name(c, v.budget) for v in t.variants)]
+        cells = [(label, budget, *rest) for (label, *rest), budget in zip(rows, budgets)]
+        body = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>" for row in cells
+        )
+        head = "<tr><th>method<th>budget<th>answer<th>expected answer<th>KL</tr>"
+        parts.append(f"<h3>{html.escape(t.question)}</h3><table>{head}{body}</table>")
+    return "<h2>Further questions</h2>" + "".join(parts) if parts else ""
 
 
 def _text_of(c: Comparison, method: str, k: float | int) -> str:

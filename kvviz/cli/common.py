@@ -33,11 +33,11 @@ def add_plugin(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
 
 
-def add_prompt(parser: argparse.ArgumentParser) -> None:
+def add_prompt(parser: argparse.ArgumentParser, question: bool = True) -> None:
     """Arguments that say what is asked of what."""
     add = parser.add_argument
     add("--document", required=True, metavar="FILE", help='a text file (UTF-8), or "-" for standard input')
-    add("--question", required=True, metavar="TEXT")
+    add("--question", required=question, metavar="TEXT")
     add("--expected", default=None, metavar="TEXT", help="the right answer, to mark answers right or wrong")
     add("--system", default=None, metavar="TEXT", help="system turn")
     add("--turns", default=None, metavar="FILE",

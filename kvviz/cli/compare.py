@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 
 from kvviz.cli.common import BUDGETS_HELP, add_model, add_prompt, prepared
-from kvviz.cli.files import write_out
-from kvviz.cli.terminal import interruptible, print_result
+from kvviz.cli.files import read_document, write_out
+from kvviz.cli.terminal import interruptible, print_result, print_turns
 from kvviz.engine.ask import Ask
+from kvviz.errors import InputError
 from kvviz.settings import settings
 
 
@@ -16,7 +17,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         "Read a document once, then answer a question from the full cache and from every method at every "
         "budget. Prints what was kept, what it changed, and the answers."
     )
-    add_prompt(parser)
+    add_prompt(parser, question=False)
     add = parser.add_argument
     add(
         "--methods",
@@ -43,11 +44,19 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="also evict while generating: back to the budget every N new tokens",
     )
     add("--measures", default="kl,output_error", help='"kl", "output_error", both, or "none"')
+    add(
+        "--questions",
+        default=None,
+        metavar="FILE",
+        help="further questions to the same caches, one a line, each followed by a tab and its expected "
+        "answer where there is one; without --question the first is the run's own",
+    )
     add("--json", default=None, metavar="OUT", help="write the whole comparison as JSON")
     add("--save", default=None, metavar="OUT.zip", help="write the whole comparison for the app to open")
 
 
 def run(args: argparse.Namespace) -> int:
+    questions = questions_of(args)
     ask = Ask(
         args.methods,
         args.budgets,
@@ -65,7 +74,8 @@ def run(args: argparse.Namespace) -> int:
     from kvviz.engine.run import compare
 
     with interruptible() as cancel:
-        result = compare(model, prompt, events=show.event, cancel=cancel, limits=settings(), ask=ask)
+        result = compare(model, prompt, events=show.event, cancel=cancel, limits=settings(), ask=ask,
+                         questions=questions)  # fmt: skip
     show.end()
     if result is None:
         raise KeyboardInterrupt
@@ -74,4 +84,21 @@ def run(args: argparse.Namespace) -> int:
     if args.save:
         write_out(args.save, result.save)
     print_result(result)
+    print_turns(result)
     return 130 if cancel.is_set() else 0
+
+
+def questions_of(args: argparse.Namespace) -> list[tuple[str, str | None]]:
+    """Questions of the file; where none was given beside it, the first becomes the run's own."""
+    lines = "" if args.questions is None else read_document(args.questions, settings().max_upload_bytes)[0]
+    found: list[tuple[str, str | None]] = []
+    for line in lines.splitlines():
+        question, _, expected = line.partition("\t")
+        if question.strip():
+            found.append((question.strip(), expected.strip() or None))
+    if args.question is None and found:
+        args.question, expected_ = found.pop(0)
+        args.expected = args.expected or expected_
+    if args.question is None:
+        raise InputError("Ask a question: --question TEXT, or --questions FILE.")
+    return found

@@ -108,6 +108,33 @@ def print_result(result: Comparison) -> None:
     print()
 
 
+def print_turns(result: Comparison) -> None:
+    """The table over the questions, and every answer to the further ones."""
+    from kvviz.results import words as text
+    from kvviz.results.turns import mean_kl, words
+    from kvviz.results.verdict import judge
+
+    if not result.turns:
+        return
+    rows = []
+    for v in [result.full, *result.variants]:
+        kept = "" if v is result.full else text.budget_name(result, v.budget)
+        row = {"method": v.label, "kept": kept}
+        for i, turn in enumerate(result.turns, 1):
+            a = turn.answer(v.key)
+            said = "-" if a is None else f"{judge(a, turn.expected)} {_number(mean_kl(a), text.kl_number)}"
+            row[f"question {i}"] = said.strip()
+        rows.append(row)
+    print(f"\nFurther questions (verdict, KL)\n{_table(rows)}")
+    for i, turn in enumerate(result.turns, 1):
+        print(f"\n{i}. {printable(turn.question)}")
+        for v in [turn.full, *turn.variants]:
+            kept = "" if v is turn.full else f" {text.budget_name(result, v.budget)}"
+            print(f"  {v.label}{kept}: {printable(v.text) or '(stopped at once)'}")
+    if words(result):
+        print(f"\nNote: {words(result)}")
+
+
 def _zero(value: float) -> str:
     return "0"  # the full cache against itself
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import torch
 
@@ -122,6 +122,39 @@ def ask_stream(
     return talk.events(scored, question, asked.expected)
 
 
+def checked_questions(given: Iterable[str | Sequence[str | None]]) -> list[tuple[str, str | None]]:
+    """(question, expected answer or None) of each, given alone or as such a pair; InputError for a blank."""
+    pairs = [(one, None) if isinstance(one, str) else (one[0], one[1]) for one in given]
+    if any(is_blank(readable(question)[0]) for question, _ in pairs):
+        raise InputError("One of the questions is blank.")
+    return [(str(question), expected) for question, expected in pairs]
+
+
+def with_questions(
+    events: Iterator[Event], model: Model, questions: Sequence[tuple[str, str | None]],
+    cancel: threading.Event | None,
+) -> Iterator[Event]:  # fmt: skip
+    """The events of a run, and of each further question to its compressed document; the last event carries
+    the run with the turns."""
+    last = None
+    for last in events:
+        if last.result is None:
+            yield last
+    if last is None or last.result is None:
+        return
+    result = last.result
+    for question, expected in questions:
+        if cancel is not None and cancel.is_set():
+            break
+        for event in ask_stream(
+            model, result, question, expected=expected, fresh=True, scored=last.scored, cancel=cancel
+        ):
+            if event.result is None:
+                yield event
+        result = event.result
+    yield dataclasses.replace(last, result=result)
+
+
 def tokens_of(model: Model, prompt: Prompt, question: str, fresh: bool) -> list[int]:
     """What is fed to every cache for a further question."""
     if fresh and prompt.protocol == QUESTION_AGNOSTIC:  # what the first question's tokens would have been
@@ -134,6 +167,12 @@ def tokens_of(model: Model, prompt: Prompt, question: str, fresh: bool) -> list[
             return again.input_ids[n:].tolist()
     laid = further(model.tokenizer, question, moment_of(prompt.now), prompt.framing)
     return [token.id for token in encode(model.tokenizer, laid)]
+
+
+def needs_for(variants: Sequence[Variant]) -> frozenset[str]:
+    """What a reading must carry to make these caches again: what methods that add to the output ask for."""
+    adding = {v.method: v.options for v in variants if not v.made and parse_method(v.method)[0].readout}
+    return needs_of(adding, adding)
 
 
 class _Talk:
@@ -185,7 +224,8 @@ class _Talk:
         turn.variants = [_blank(v) for v in self.variants]
         try:
             if scored is None:
-                trace = yield from prefill_events(self.model, self.prompt, self._needs(), self.cancel)
+                needs = needs_for(self.variants)
+                trace = yield from prefill_events(self.model, self.prompt, needs, self.cancel)
                 scored = Scored(trace)
             answers = [turn.full, *turn.variants]
             pairs = list(zip(answers, [self.c.full, *self.variants]))
@@ -199,10 +239,6 @@ class _Talk:
         turn.seconds = time.perf_counter() - started
         more = dataclasses.replace(self.c, turns=[*self.c.turns, turn])
         yield Event("done", "Done", 1, 1, 0.0, result=more, scored=scored)
-
-    def _needs(self) -> frozenset[str]:
-        with_readout = {v.method: v.options for v in self.variants if parse_method(v.method)[0].readout}
-        return needs_of(with_readout, with_readout)
 
     def _kept(self, trace: Trace, v: Variant) -> Kept:
         mask = [torch.from_numpy(row) for row in v.packed.mask]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from kvviz.engine.answer_attention import attention_of_answer
 from kvviz.engine.ask import Ask
 from kvviz.engine.budgets import entries_of
 from kvviz.engine.cache import batches, build_cache
+from kvviz.engine.conversation import checked_questions, with_questions
 from kvviz.engine.decode import Answer, Cut, Probes, Wave, first_logits, forced, generate
 from kvviz.engine.lenses import at_stops, single_tokens, stops_for
 from kvviz.engine.measures import first_difference, kl_divergence, output_errors
@@ -60,6 +61,7 @@ def compare_stream(
     scored: Scored[Trace] | None = None,
     limits: Settings | None = None,
     ask: Ask | None = None,
+    questions: Iterable[str | Sequence[str | None]] = (),
 ) -> Iterator[Event]:
     """`compare` as an iterator of events; the last one carries the result, also after a stop.
 
@@ -72,7 +74,10 @@ def compare_stream(
         scored = Scored(trace)
     held = None if scored is None else scored.trace
     plan = make_plan(model, prompt, ask, selections=selections, trace=held, limits=limits)
+    asked = checked_questions(questions)
     stream = _Run(model, prompt, plan, scored, cancel).events()
+    if asked:
+        stream = with_questions(stream, model, asked, cancel)
     return stream if events is None else heard(stream, events)
 
 
@@ -87,6 +92,8 @@ def compare(stream: Iterator[Event]) -> Comparison:
     trace       an earlier trace of the same tokens, so that nothing is read again; `scored` is one with
                 what was scored of it.
     limits      `kvviz.settings.Settings` of a server; without, as large as the model allows.
+    questions   further ones to the compressed document, each alone or with its expected answer:
+                `Comparison.turns`. One reading and one compression serve all.
 
     Raises InputError with a sentence for a person before anything is read.
     """

@@ -31,6 +31,11 @@ def branch_seconds(c: Comparison) -> float | None:
     return c.seconds.get("prefill", 0.0) + 2 * c.seconds["decode"] / (len(c.variants) + 1)
 
 
+def turn_seconds(c: Comparison) -> float | None:
+    """About how long a further question takes: as the last one did, else as the run's answers did."""
+    return c.turns[-1].seconds if c.turns else c.seconds.get("decode")
+
+
 @dataclass(frozen=True)
 class Times:
     """Seconds of each stage of a run, and how much there was to do."""

@@ -28,6 +28,7 @@ from kvviz.ui.export_views import Exports
 from kvviz.ui.form import form
 from kvviz.ui.guard import LOCAL, Guard
 from kvviz.ui.runs import RunStore, stored_runs
+from kvviz.ui.talk_desk import TalkDesk
 from kvviz.ui.views import answer, boot
 from kvviz.ui.visitors import visitor
 
@@ -46,7 +47,7 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
     exports = Exports()
     gr.set_static_paths([str(exports.folder)])
     desk = Desk(engine, store, limits)
-    causes = CauseDesk(desk)
+    causes, talk = CauseDesk(desk), TalkDesk(desk)
 
     def ask(body: dict, request: gr.Request) -> dict:
         """One view's data, for the page's own scripts, or what its form asks."""
@@ -72,7 +73,8 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
         # The desk keeps its own line: it can say how long it is.
         for event, handler in (("run_form", desk.run), ("decode_more", desk.decode_more),
                                ("try_again", desk.try_again), ("open_saved", desk.open_saved),
-                               ("find_cause", causes.find), ("branch", causes.branch)):
+                               ("find_cause", causes.find), ("branch", causes.branch),
+                               ("ask_more", talk.ask)):
             asked = getattr(page, event)(handler, None, [bus], trigger_mode="once", **VIEW)
             asked.failure(desk.broken, None, [bus], **VIEW)
         page.calibrate(desk.calibrate, None, [bus], trigger_mode="once", **VIEW)

@@ -107,6 +107,22 @@ def _branch(
     yield from _kept(branch_events(model, prompt, comparison, answer, step, index, held, cancel), traces)
 
 
+@on_gpu(_more_seconds)
+def _ask(
+    key: Key, cancel: Any, traces: Traces | None, comparison: Any, question: str, expected: str | None,
+    fresh: bool,
+) -> Iterator[Any]:  # fmt: skip
+    from kvviz.engine.conversation import ask_stream, needs_for
+
+    model = model_of(key)
+    prompt = _same(model, comparison)
+    held = traces.find(model, prompt, needs_for(comparison.variants)) if traces is not None else None
+    events = ask_stream(
+        model, comparison, question, expected=expected, fresh=fresh, scored=held, cancel=cancel
+    )
+    yield from _kept(events, traces)
+
+
 def _same(model: Any, c: Comparison) -> Any:
     """The prompt of a run that is added to; InputError where this model is not the one that ran it."""
     made = c.settings.get("weights")
@@ -163,6 +179,12 @@ class PageEngine(Protocol):
 
     def branch(
         self, ask: Request, comparison: Comparison, answer: str, step: int, index: int,
+        cancel: threading.Event, progress: Progress,
+    ) -> Iterator[Any]: ...  # fmt: skip
+
+
+    def ask_more(
+        self, ask: Request, comparison: Comparison, question: str, expected: str | None, fresh: bool,
         cancel: threading.Event, progress: Progress,
     ) -> Iterator[Any]: ...  # fmt: skip
 
@@ -234,3 +256,11 @@ class Engine:
         """Go on from another token of an answer ("method@budget" or "full"), as its last event says."""
         key = self._loaded(ask, cancel, progress)
         yield from _branch(key, cancel, self.traces, comparison, answer, step, index)
+
+    def ask_more(
+        self, ask: Request, comparison: Comparison, question: str, expected: str | None, fresh: bool,
+        cancel: threading.Event, progress: Progress,
+    ) -> Iterator[Any]:  # fmt: skip
+        """A further question to every cache of a run; the last event carries the run with its turn."""
+        key = self._loaded(ask, cancel, progress)
+        yield from _ask(key, cancel, self.traces, comparison, question, expected, fresh)

@@ -42,7 +42,7 @@ def view(name: str) -> Callable[[View], View]:
 
 def register() -> None:
     """Bring in the modules whose functions are views."""
-    from kvviz.ui import beside_views, cause_views, figure_views, form, story_views  # noqa: F401
+    from kvviz.ui import beside_views, cause_views, figure_views, form, story_views, talk_views  # noqa: F401
 
 
 def answer(store: RunStore, exports: Exports, body: Any, visitor: str = "") -> dict[str, Any]:

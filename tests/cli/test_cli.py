@@ -354,3 +354,23 @@ def test_quiet_silences_the_bars_of_libraries():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_questions_of_a_file_are_asked_of_the_same_caches(tiny_model_loads, document, tmp_path, capsys):
+    asked, out = tmp_path / "questions.txt", tmp_path / "run.zip"
+    asked.write_text("What is the code?\t58213\nWho opened it?\n\nWhat else?\tNothing\n")
+    arguments = ["compare", "--document", document, "--questions", asked, "--methods", "snapkv", "--budgets",
+                 "50%", "--max-new-tokens", 3, "--protocol", "question-agnostic", "--save", out,
+                 "--quiet"]  # fmt: skip
+    assert cli.main(list(map(str, arguments))) == 0
+    said = capsys.readouterr().out
+    assert "Further questions" in said and "1. Who opened it?" in said and "2. What else?" in said
+    run = load_comparison(out)
+    assert (run.prompt.question, run.expected) == ("What is the code?", "58213")
+    asked = [(t.question, t.expected) for t in run.turns]
+    assert asked == [("Who opened it?", None), ("What else?", "Nothing")]
+
+
+def test_a_comparison_without_any_question_is_refused(no_model_loads, document, capsys):
+    assert cli.main(["compare", "--document", str(document)]) == 2
+    assert "--questions FILE" in capsys.readouterr().err

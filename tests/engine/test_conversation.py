@@ -148,3 +148,33 @@ def test_what_cannot_be_asked_is_one_sentence():
     one = make_model("llama", tokenizer=make_tokenizer(refuses))
     with pytest.raises(InputError, match="no further turns"):
         kvviz.conversation(one, run_of(one, AWARE)).ask("Why?")
+
+
+def test_several_questions_share_one_reading_and_one_compression(monkeypatch):
+    from kvviz.engine import run
+
+    model = make_model("llama")
+    prompt = kvviz.build_prompt(model, TEXT, "What is the code?", protocol=AGNOSTIC)
+    readings, real = [], run.prefill_events
+    monkeypatch.setattr(run, "prefill_events", lambda *a: readings.append(1) or real(*a))
+    monkeypatch.setattr("kvviz.engine.conversation.prefill_events", None)
+    c = kvviz.compare(model, prompt, ["snapkv"], [0.3], 4, questions=["Who?", ("Where?", "ledger")])
+    assert readings == [1] and [(t.question, t.expected, t.fresh) for t in c.turns] == [
+        ("Who?", None, True), ("Where?", "ledger", True)]  # fmt: skip
+    with pytest.raises(InputError, match="blank"):
+        kvviz.compare(model, prompt, ["snapkv"], [0.3], 4, questions=[" "])
+
+
+def test_python_lines_ask_the_turns_again(tmp_path):
+    from kvviz import exports
+
+    model = make_model("llama")
+    session = kvviz.conversation(model, run_of(model, AGNOSTIC))
+    session.ask("Who wrote it?", expected="the keeper")
+    session.ask("And where?", fresh=True)
+    made = {"load": lambda *args, **kwargs: model, "hf_model": None, "tokenizer": None}
+    lines = exports.python_lines(session.comparison)
+    exec(lines.replace("kvviz.load_model", "load").replace("kvviz.wrap_model", "load"), made)
+    for mine, its in zip(session.comparison.turns, made["session"].comparison.turns, strict=True):
+        assert (mine.question, mine.expected, mine.fresh) == (its.question, its.expected, its.fresh)
+        assert [v.token_ids for v in mine.variants] == [v.token_ids for v in its.variants]

@@ -10,6 +10,7 @@ from synthetic import LABELS, synthetic_comparison  # noqa: E402
 from kvviz.errors import Cancelled, InputError
 from kvviz.methods import ArtefactSpec, get_method
 from kvviz.results.kept import KeptSet
+from kvviz.results.turns import Turn
 from kvviz.types import Event
 
 
@@ -52,6 +53,23 @@ class FakeEngine:
             text = comparison.full.text if name == "edit" else variant.text
             tried.append(dataclasses.replace(variant, method=f"x+{name}", selection=selection, text=text))
         result = dataclasses.replace(comparison, variants=tried)
+        yield Event("done", "Done", 1, 1, 0.0, result=result)
+
+    def ask_more(self, ask, comparison, question, expected, fresh, cancel, progress):
+        c = comparison
+        for step in range(self.steps * (6 if "slow" in question else 1)):
+            if cancel.is_set():
+                yield Event("done", "Stopped.", 1, 1, 0.0, result=c)
+                return
+            time.sleep(self.pause)
+            yield Event("decode", f"Step {step}", step, self.steps, None, {"full@1.0": f"It is {step}"})
+        own = [v for v in c.variants if not v.made]
+        said = [
+            dataclasses.replace(v, selection=None, text=f"{v.label} to {question}", token_ids=[5, i])
+            for i, v in enumerate([c.full, *own])
+        ]
+        turn = Turn(question, expected, fresh, [7], said[0], said[1:], 1.0)
+        result = dataclasses.replace(c, turns=[*c.turns, turn])
         yield Event("done", "Done", 1, 1, 0.0, result=result)
 
     def stream(self, ask, cancel, progress, into=None):

@@ -19,6 +19,7 @@ import {liveBox} from './views/run.js';
 import {buildSteps} from './views/steps.js';
 import {buildStory} from './views/story.js';
 import {buildSweep} from './views/sweep.js';
+import {buildTalk} from './views/talk.js';
 import {buildTour} from './views/tour.js';
 import {buildTry} from './views/tryit.js';
 import {buildWhy} from './views/why.js';
@@ -36,6 +37,7 @@ export function start({element, props, server, trigger, plotlyUrl, offline = fal
     ['beside', 'Two runs', ...buildBeside()]]);
   put(page.app, banner, offline ? null : buildForm(), buildTour(), statusLine, liveBox, findingBox,
     h('div', {class: 'kv-explore'}, buildBar(), buildStory(), ...buildAnswers(),
+      offline ? null : buildTalk(),
       h('div', {class: 'kv-work'}, buildDocument(), views), under), live);
   for (const [id, {button}] of tabs) button.hidden = offline && !boot.tabs.includes(id);
   mountHead();
