@@ -1,7 +1,13 @@
 """Prompt control and further questions on the page."""
 
+import base64
+import tempfile
+from pathlib import Path
+
+import pytest
 from playwright.sync_api import expect
 from test_page import fill_form
+from tiny_pdf import pdf
 
 
 def test_the_prompt_can_be_changed_in_the_form(visit, served):
@@ -30,11 +36,9 @@ def test_a_further_question_is_asked_by_keyboard_and_answered_side_by_side(visit
     page.keyboard.press("Enter")
     turn = page.locator(".kv-turn").first
     expect(turn).to_contain_text("Who wrote <b>it</b>?")
-    expect(turn.locator(".kv-turn-cards").first.locator(".kv-turn-card")).to_have_count(3)
+    expect(turn.locator(".kv-turn-cards").first.locator(".kv-turn-card")).to_have_count(4)
     expect(turn.locator(".kv-right")).to_have_count(1)
     expect(field).to_have_value("")
-    turn.locator("summary").click()
-    expect(turn.locator("details .kv-turn-card").first).to_be_visible()
     field.fill("slow one")
     field.press("Control+Enter")
     page.locator("#kv-more-stop").click()
@@ -45,3 +49,53 @@ def test_a_further_question_is_asked_by_keyboard_and_answered_side_by_side(visit
     page.locator("#kv-more-ask").click()
     expect(page.locator(".kv-turn")).to_have_count(2)
     expect(page.locator(".kv-turn").nth(1)).to_contain_text("of the document alone")
+
+
+DROP = """async data => {
+  const bytes = Uint8Array.from(atob(data), c => c.charCodeAt(0)), files = new DataTransfer();
+  files.items.add(new File([bytes], 'lease.pdf', {type: 'application/pdf'}));
+  document.querySelector('#kv-document-field').dispatchEvent(
+    new DragEvent('drop', {dataTransfer: files, bubbles: true, cancelable: true}));
+}"""
+PAGES = [
+    "The lease of the boat house begins on 1 May 2031. The tenant is Mara Lindqvist.",
+    "The rent is 640 crowns a month, to be paid on the first day of the month.",
+    "The notice period is seven weeks. The keys are kept by the harbour master.",
+]
+
+
+@pytest.mark.slow
+def test_a_pdf_is_dropped_and_three_questions_are_asked_of_four_caches(visit_fresh, serve, monkeypatch):
+    from kvviz.ui import runs
+    from kvviz.ui.engine import Engine
+
+    monkeypatch.setattr(runs, "STORED", runs.STORED)
+    with tempfile.TemporaryDirectory() as folder:
+        url, close = serve(Engine(), Path(folder))
+        try:
+            page = visit_fresh(url=url)
+            expect(page.locator("#kv-document-field textarea")).to_be_visible()
+            page.evaluate(DROP, base64.b64encode(pdf(*PAGES)).decode())
+            expect(page.locator("#kv-read-note")).to_contain_text("PDF")
+            page.locator("#kv-question-field input").fill("Who is the tenant?")
+            page.locator("#kv-protocol-field input[value=question-agnostic]").check()
+            for method in ("criticalkv", "keydiff", "streaming_llm"):  # of the first four: three stay
+                page.locator(f"#kv-form input[value={method}]").set_checked(True)
+            page.locator("#kv-budgets-field input").fill("50%")
+            page.locator("#kv-more summary").first.click()
+            page.locator("#kv-new-tokens-field input").fill("12")
+            page.locator("#kv-run-button").click()
+            expect(page.locator("#kv-source")).to_contain_text("Your run", timeout=150_000)
+            asked = (("What is the rent?", "640"), ("When is it paid?", ""), ("Who keeps the keys?", "harbour"))
+            for number, (question, expected) in enumerate(asked, 1):
+                page.locator("#kv-more-question").fill(question)
+                page.locator("#kv-more-expected").fill(expected)
+                page.locator("#kv-more-question").press("Enter")
+                expect(page.locator(".kv-turn")).to_have_count(number, timeout=60_000)
+                turn = page.locator(".kv-turn").nth(number - 1)
+                expect(turn).to_contain_text(question)
+                expect(turn.locator(".kv-turn-cards").first.locator(".kv-turn-card")).to_have_count(4)
+                expect(turn.locator(".kv-turn-card .kv-meta").nth(1)).to_contain_text("KL")
+                expect(turn.locator(".kv-verdict")).to_have_count(5 if expected else 0)
+        finally:
+            close()

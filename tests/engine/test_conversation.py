@@ -28,7 +28,7 @@ def said(model, v):
     return [t for t in v.token_ids if t not in model.stop_ids]
 
 
-def expected_first(model, c, turns, v):
+def expected_first(model, c, turns, v, hf=None):
     """(token ids, KL) of the last turn for one cache, written by the masked model from whole sequences."""
     n, before = c.n, []
     for i, turn in enumerate(turns):
@@ -49,7 +49,7 @@ def expected_first(model, c, turns, v):
     rows = []
     for tail in (answer, full):
         whole = torch.cat([ids, torch.tensor(tail[:-1], dtype=torch.long)])[None]
-        rows.append(masked_logits(masked_model(family), whole, n, keep)[0, len(ids) - 1 :])
+        rows.append(masked_logits(hf or masked_model(family), whole, n, keep)[0, len(ids) - 1 :])
     return rows
 
 
@@ -178,3 +178,22 @@ def test_python_lines_ask_the_turns_again(tmp_path):
     for mine, its in zip(session.comparison.turns, made["session"].comparison.turns, strict=True):
         assert (mine.question, mine.expected, mine.fresh) == (its.question, its.expected, its.fresh)
         assert [v.token_ids for v in mine.variants] == [v.token_ids for v in its.variants]
+
+
+@pytest.mark.slow
+def test_three_turns_of_the_embedded_model(smollm):
+    document = " ".join(f"Entry {i}: the keeper noted {i * 37 % 101} casks of oil." for i in range(20))
+    prompt = kvviz.build_prompt(smollm, document, "What was noted in entry 7?", protocol=AGNOSTIC)
+    c = kvviz.compare(smollm, prompt, ["snapkv", "criticalkv"], [0.3], 12)
+    session = kvviz.conversation(smollm, c)
+    for question in ("And in entry 9?", "Who noted it?", "What is oil kept in?"):
+        session.ask(question)
+    before = smollm.hf.config._attn_implementation
+    try:
+        smollm.hf.config._attn_implementation = "kvviz_test_masked"
+        for key in (FULL, *(v.key for v in c.variants)):
+            own, _ = expected_first(smollm, c, session.comparison.turns, key, smollm.hf)
+            answer = session.comparison.turns[-1].answer(key)
+            assert own.argmax(-1).tolist() == answer.token_ids
+    finally:
+        smollm.hf.config._attn_implementation = before

@@ -1,11 +1,12 @@
 // Ask more: a further question to the full cache and every method's cache as it stands, answers side by side.
-import {h, put} from '../lib/dom.js';
+import {h, narrow, put} from '../lib/dom.js';
 import {fmt} from '../lib/format.js';
 import {ask, page} from '../lib/page.js';
 import {S, addView} from '../lib/state.js';
 import {jobLine, startJob} from './run.js';
 
 const VERDICTS = {right: 'right', wrong: 'wrong'}, ROLES = {a: 'A', b: 'B'};
+const BESIDE = 4;  // caches side by side where there is room: the full one, A, B and one more
 const line = jobLine(), list = h('div', {class: 'kv-turns', id: 'kv-turns'});
 const field = h('textarea', {rows: 2, id: 'kv-more-question', dir: 'auto', 'aria-label': 'A further question',
   placeholder: 'Ask all these caches something else about the text'});
@@ -60,7 +61,8 @@ function card(one) {
 }
 
 function turn(t, i) {
-  const first = t.cards.filter(one => one.role), rest = t.cards.filter(one => !one.role);
+  const side = narrow() ? t.cards.filter(one => one.role).length : BESIDE;
+  const first = t.cards.slice(0, side), rest = t.cards.slice(side);
   return h('section', {class: 'kv-turn', 'aria-label': `Question ${i + 2}`},
     h('p', {class: 'kv-question'}, h('span', {class: 'kv-label'}, `Question ${i + 2} `),
       h('b', {dir: 'auto'}, t.question),
@@ -71,7 +73,7 @@ function turn(t, i) {
     h('div', {class: 'kv-turn-cards', style: `--columns:${first.length}`}, first.map(card)),
     rest.length ? h('details', {class: 'kv-more'}, h('summary', {},
       `${rest.length} more ${rest.length === 1 ? 'cache' : 'caches'}`),
-    h('div', {class: 'kv-turn-cards', style: '--columns:3'}, rest.map(card))) : null);
+    h('div', {class: 'kv-turn-cards', style: `--columns:${BESIDE}`}, rest.map(card))) : null);
 }
 
 const box = h('section', {class: 'kv-talk', id: 'kv-talk', 'aria-label': 'Ask more'}, list,
