@@ -80,7 +80,28 @@ def main(out: str | None = None) -> Report:
     if wrong:
         raise KvvizError(f"Wrong on this GPU: {', '.join(wrong)}. KVVIZ_KERNELS=torch avoids the kernels.")
     print(f"All {len(report.correctness)} checks right, {report.seconds:.0f} s in all")
+    print("\n".join(proven(report)))
     return report
+
+
+def proven(report: Report) -> list[str]:
+    """What the numbers show, in sentences, and what they leave open. Weights are random: answers say nothing."""
+    said = []
+    for row in report.kernels:
+        if row.get("implementation") == "plain torch":
+            faster = f"{row['times_the_kernel']:.1f} times faster than plain torch"
+            said.append(f"{row['operation']} at {row.get('n', 0):,} tokens: {faster}.")
+    shares = [row["share_of_prefill"] for row in report.end_to_end if "share_of_prefill" in row]
+    if shares:
+        of = f"{max(shares):.1%} of the reading ({len(shares)} cases)"
+        said.append(f"Scoring and selecting one method takes at most {of}.")
+    steps = [row for row in report.end_to_end if row["stage"] == "decode one token"]
+    said += [
+        f"{row['variants']} answers at {row['n']:,} tokens: {row['seconds'] * 1e3:.1f} ms a token of all of them."
+        for row in steps
+    ]
+    said += [f"Not measured: {what}." for what in report.skipped]
+    return said
 
 
 def _short(value: Any) -> str:

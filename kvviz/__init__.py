@@ -29,7 +29,7 @@ _WHERE = {
     "wrap_model": "kvviz.models",
 }
 __all__ = sorted(_WHERE)
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 
 def __getattr__(name: str):

@@ -79,3 +79,14 @@ def test_every_requirement_has_an_upper_bound():
     for name in ("requirements.txt", "requirements-dev.txt"):
         for line in (ROOT / name).read_text(encoding="utf-8").splitlines():
             assert line.startswith("-r ") or re.search(r"<\d+", line.split(";")[0]), line
+
+
+def test_one_version_everywhere():
+    import tomllib
+
+    import kvviz
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)[1]
+    assert kvviz.__version__ == project["version"] == citation["version"] == newest

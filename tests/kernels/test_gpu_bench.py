@@ -95,7 +95,7 @@ def pretended_gpu(monkeypatch):
 
     def endless(*_):
         while True:
-            yield {"operation": "window_pass", "right": True}
+            yield {"operation": "window_pass", "right": True, "stage": "prefill"}
 
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "pretended")
@@ -122,9 +122,27 @@ def test_a_wrong_kernel_ends_with_exit_code_2(pretended_gpu, monkeypatch, capsys
     assert "Wrong on this GPU: score_pass dropkv" in capsys.readouterr().err
 
 
+def test_what_the_numbers_show_is_said():
+    report = gpu.Report("pretended", "2.13")
+    row = {"operation": "window_pass", "implementation": "kernel", "n": 4096, "times_the_kernel": 1.0}
+    report.kernels = [row, {**row, "implementation": "plain torch", "times_the_kernel": 3.0}]
+    report.end_to_end = [
+        {"stage": "score and select snapkv", "n": 4096, "seconds": 0.01, "share_of_prefill": 0.02},
+        {"stage": "decode one token", "n": 4096, "seconds": 0.004, "variants": 5},
+    ]
+    report.skipped = ["the rest of end_to_end: out of time"]
+    assert gpu.proven(report) == [
+        "window_pass at 4,096 tokens: 3.0 times faster than plain torch.",
+        "Scoring and selecting one method takes at most 2.0% of the reading (1 cases).",
+        "5 answers at 4,096 tokens: 4.0 ms a token of all of them.",
+        "Not measured: the rest of end_to_end: out of time.",
+    ]
+
+
 def test_end_to_end_rehearsal(monkeypatch):
     rows = list(gpu_times.end_to_end((300,), "cpu", 1, (4, 2, 64, 8, 64)))
     stages = [row["stage"] for row in rows]
     assert stages[0] == "prefill" and stages[-1] == "decode one token"
     assert [s.split()[-1] for s in stages if s.startswith("score")] == list(gpu_times.METHODS)
     assert all(row["seconds"] > 0 for row in rows)
+    assert len(gpu.proven(gpu.Report("cpu", "", end_to_end=rows))) == 2
