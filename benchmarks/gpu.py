@@ -85,7 +85,7 @@ def main(out: str | None = None) -> Report:
 
 
 def proven(report: Report) -> list[str]:
-    """What the numbers show, in sentences, and what they leave open. Weights are random: answers say nothing."""
+    """What the numbers show, in sentences, and what they leave open. Weights are random ones."""
     said = []
     for row in report.kernels:
         if row.get("implementation") == "plain torch":
@@ -97,7 +97,7 @@ def proven(report: Report) -> list[str]:
         said.append(f"Scoring and selecting one method takes at most {of}.")
     steps = [row for row in report.end_to_end if row["stage"] == "decode one token"]
     said += [
-        f"{row['variants']} answers at {row['n']:,} tokens: {row['seconds'] * 1e3:.1f} ms a token of all of them."
+        f"{row['variants']} answers at {row['n']:,} tokens: {1e3 * row['seconds']:.1f} ms for one of each."
         for row in steps
     ]
     said += [f"Not measured: {what}." for what in report.skipped]

@@ -134,7 +134,7 @@ def test_what_the_numbers_show_is_said():
     assert gpu.proven(report) == [
         "window_pass at 4,096 tokens: 3.0 times faster than plain torch.",
         "Scoring and selecting one method takes at most 2.0% of the reading (1 cases).",
-        "5 answers at 4,096 tokens: 4.0 ms a token of all of them.",
+        "5 answers at 4,096 tokens: 4.0 ms for one of each.",
         "Not measured: the rest of end_to_end: out of time.",
     ]
 
