@@ -245,6 +245,9 @@ def test_the_tour_walks_and_stays_away(visit_fresh):
     page = visit_fresh()
     tour = page.locator("#kv-tour")
     expect(tour).to_contain_text("Tour 1 of")
+    seen = "document.querySelector('.kv-card-a')?.getBoundingClientRect().bottom <= innerHeight + 1"
+    page.wait_for_function(seen)  # the answers it speaks of are in sight, and so is the strip
+    expect(tour).to_be_in_viewport()
     page.get_by_role("button", name="Show me why").click()
     expect(tour).to_contain_text("Tour 2 of")
     for spoken_of in (tour, page.locator("#kv-kept-a h3")):  # what the caption speaks of is in sight

@@ -1,8 +1,8 @@
 // One step of a story (the tour is one) on the page: its sentence in a strip beside what it speaks of.
-import {h, narrow, put, reveal} from '../lib/dom.js';
+import {h, narrow, put, reveal, sleep} from '../lib/dom.js';
 import {fitted} from '../lib/link.js';
 import {page} from '../lib/page.js';
-import {S, choose} from '../lib/state.js';
+import {S, choose, working} from '../lib/state.js';
 import {showTab} from '../lib/tabs.js';
 import {tellStatus} from './opening.js';
 
@@ -74,8 +74,12 @@ function go() {
   (strip.querySelector('.kv-primary') || strip.querySelector('button')).focus({preventScroll: true});
 }
 
-// The first step beside what it speaks of, without a word being asked; scrolls only as far as it must.
-export function pointOut() {
+// The first step beside what it speaks of, without a word being asked: once the page stands, and only where
+// nobody has scrolled meanwhile. It scrolls no further than it must.
+export async function pointOut() {
+  const mine = shown;
+  for (let n = 0; n < 100 && working(); n += 1) await sleep(50);
+  if (mine !== shown || mine.at || window.scrollY) return;
   const place = document.querySelector(PLACES[shown.steps[shown.at].shows]);
   if (!place || narrow() || page.offline) return;
   place.before(strip);
