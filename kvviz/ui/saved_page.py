@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import base64
 import html
+import itertools
 import json
 import posixpath
 import re
@@ -134,9 +135,9 @@ def _replies(run: Run, first: Opening, steps: Sequence[Step]) -> Iterator[dict[s
     for step in steps:
         at = _selection(c, step.view)
         yield from asked(at, {**_READS[""], **_figures(step.shows)})
-    if c.n <= MOST_PLAYED:
-        for budget in selection.steps(c):
-            yield from asked({**sel, "budget": c.share(budget)}, {**_READS[""], "kept": (*_ANSWER, "grain")})
+    played = [sel, *(_selection(c, step.view) for step in steps if step.shows == "budget")]
+    for sel, budget in itertools.product(played, selection.steps(c) if c.n <= MOST_PLAYED else []):
+        yield from asked({**sel, "budget": c.share(budget)}, {**_READS[""], "kept": (*_ANSWER, "grain")})
 
 
 def _selection(c: Comparison, view: Opening) -> dict[str, Any]:

@@ -47,6 +47,15 @@ def test_a_saved_page_holds_what_each_step_shows(told):
     assert "kept" in _part(page, "boot")["tabs"] and "try" not in _part(page, "boot")["tabs"]
 
 
+def test_a_step_about_the_budget_can_be_played_with_its_own_methods(comparison):
+    step = Step("Watch.", "budget", Opening("dropkv", "streaming_llm", 0.1, None, 1, 2))
+    steps = (Step("One.", "answers", Opening("snapkv", "dropkv", 0.1)), step)
+    page = page_html(replace(comparison, story=replace(comparison.story, steps=steps)))
+    played = [one["sel"] for one in _part(page, "replies") if one["view"] == "document"]
+    budgets = {sel["budget"] for sel in played if (sel["a"], sel["layer"], sel["head"]) == ("dropkv", 1, 2)}
+    assert {0.01, 0.02, 0.05, 0.5, 1.0} <= budgets
+
+
 def test_texts_in_a_saved_page_are_neither_markup_nor_code(told):
     page = page_html(told)
     assert "boom()</script>" not in page and "<img" not in re.sub(r"(?s)id=\"plotly\">.*?</script>", "", page)

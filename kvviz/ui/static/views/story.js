@@ -31,7 +31,7 @@ export const addButton = h('button', {class: 'kv-button kv-small', id: 'kv-add-v
 
 const NAMES = {answers: 'Answers', text: 'Text', budget: 'Budget'};
 const tabName = id => tabs.get(id)?.button.textContent || NAMES[id] || id;
-const showsWhat = () => [['answers', 'Answers'], ['text', 'Text'],
+const showsWhat = () => [['answers', 'Answers'], ['text', 'Text'], ['budget', 'Budget'],
   ...[...tabs].filter(([id, tab]) => !tab.button.hidden && id !== 'beside').map(([id, tab]) => [id, tab.button.textContent])];
 
 function toggle(open = box.hidden) {
