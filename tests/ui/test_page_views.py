@@ -21,7 +21,7 @@ def _ask(store, tmp_path, view, sel=None, **args):
 
 
 HAND_MADE = ["meta", "text", "finding", "cards", "all_answers", "document", "why_card", "story"]
-HAND_MADE += ["form", "cause", "fork", "looked", "passages"]
+HAND_MADE += ["form", "cause", "fork", "looked", "passages", "turns"]
 ALL = [*HAND_MADE, *(row.id for row in FIGURES if row.id != "steps")]
 
 
