@@ -85,6 +85,31 @@ class Comparison:
             lines.append(f"  and {len(self.variants) - _SHOWN} more answers: see to_frame()")
         return "\n".join([head, *lines])
 
+    def _repr_html_(self) -> str:
+        from kvviz import notebook
+
+        return notebook.table_html(self)
+
+    def view(self, lens: str, theme: str = "light", **asked: Any) -> Any:
+        """A view of the page as a Plotly figure: view("kept", a="snapkv", budget=0.1).
+
+        lens   an id of `kvviz.figures.FIGURES`; asked are fields of `kvviz.figures.figure.Look`: a, b (the
+               first two methods), budget (the smallest decoded one), layer, head, tok, side, ...
+        theme  "light" or "dark".
+
+        Raises InputError, which names what there is.
+        """
+        from kvviz import notebook
+
+        return notebook.view(self, lens, theme, **asked)
+
+    def show(self, a: str | None = None, b: str | None = None, budget: Any = None, height: int = 800) -> Any:
+        """The whole run as one page in a frame of a notebook, without a server. It takes about 5 MB of the
+        notebook (plotly.js is in it)."""
+        from kvviz import notebook
+
+        return notebook.show(self, a, b, budget, height)
+
     @property
     def n(self) -> int:
         """Tokens under compression."""
