@@ -79,3 +79,18 @@ def test_a_stored_run_is_viewed_without_torch(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+def test_progress_is_a_bar_in_notebooks_only(monkeypatch, capsys):
+    from types import SimpleNamespace
+
+    from kvviz.engine import steps
+    from kvviz.types import Event
+
+    events = [Event("read", "Reading, 1 of 2", 1, 2), Event("done", "Done", 1, 1, 0.0, result="made")]
+    assert steps.result_of(iter(events)) == "made" and capsys.readouterr().err == ""
+    shell = SimpleNamespace(config={"IPKernelApp": {}})
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    assert steps.result_of(iter(events)) == "made"
+    said = capsys.readouterr().err
+    assert "Reading, 1 of 2  50%" in said and "Done 100%" in said

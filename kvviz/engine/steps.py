@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
+import sys
 from collections.abc import Callable, Generator, Iterator
 from typing import Any, Generic, ParamSpec, TypeVar
 
@@ -50,8 +52,27 @@ def heard(events: Iterator[Event], by: Callable[[Event], None]) -> Iterator[Even
 
 
 def result_of(events: Iterator[Event]) -> Any:
-    """What a stream made: its last event carries it."""
+    """What a stream made: its last event carries it. In a notebook a bar shows how far it is (TQDM_DISABLE=1
+    in the environment: none)."""
     result = None
-    for event in events:
+    for event in with_bar(events) if in_notebook() else events:
         result = event.result
     return result
+
+
+def in_notebook() -> bool:
+    """Whether this process is the kernel of a notebook."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and "IPKernelApp" in shell.config
+
+
+def with_bar(events: Iterator[Event]) -> Iterator[Event]:
+    """The same events, with a bar of the stage that goes on."""
+    bars = importlib.import_module("tqdm.auto")
+    with bars.tqdm(total=1.0, bar_format="{desc} {percentage:3.0f}%|{bar}|", leave=False) as bar:
+        for event in events:
+            bar.set_description_str(event.message, refresh=False)
+            bar.n = min(1.0, event.done / event.total) if event.total else 0.0
+            bar.refresh()
+            yield event
