@@ -94,3 +94,25 @@ def test_progress_is_a_bar_in_notebooks_only(monkeypatch, capsys):
     assert steps.result_of(iter(events)) == "made"
     said = capsys.readouterr().err
     assert "Reading, 1 of 2  50%" in said and "Done 100%" in said
+
+
+@pytest.mark.slow
+def test_the_example_notebook_runs(smollm, monkeypatch):
+    """Its cells one after the other, as plain Python: the last line of each is what a notebook shows."""
+    import ast
+    import json
+    from pathlib import Path
+
+    page = json.loads((Path(__file__).parents[1] / "docs" / "kvviz.ipynb").read_text(encoding="utf-8"))
+    monkeypatch.setattr("kvviz.load_model", lambda name, dtype: smollm)
+    names, shown = {}, []
+    for cell in (cell for cell in page["cells"] if cell["cell_type"] == "code"):
+        *lines, last = ast.parse("".join(cell["source"])).body
+        exec(compile(ast.Module(lines, []), "cell", "exec"), names)
+        if isinstance(last, ast.Expr):
+            shown.append(eval(compile(ast.Expression(last.value), "cell", "eval"), names))
+        else:
+            exec(compile(ast.Module([last], []), "cell", "exec"), names)
+    result, kept, heads, frame = shown
+    assert "58213" in result.full.text and "58213" in result._repr_html_()
+    assert kept.data and heads.data and "srcdoc" in frame._repr_html_()
