@@ -18,7 +18,7 @@ GUIDE = "Left is a smaller cache. One document: {what} show this text, not a ran
 MARGIN = 0.05  # of the value axis, below zero and above the highest value: no line lies on the edge
 
 # Methods that are neither A nor B are grey: they differ by symbol and dash.
-_OTHERS = [
+OTHERS = [
     (symbol, dash)
     for dash in ("solid", "dash", "dashdot")
     for symbol in ("square", "diamond", "triangle-up", "triangle-down")
@@ -29,7 +29,7 @@ def sweep_figure(table: SweepTable) -> go.Figure:
     """Lines, or dots for the expected answer; a dashed line stands at the budget shown."""
     expected = table.measure == "expected"
     ordered = sorted(table.series, key=lambda s: s.role != "muted")  # A and B lie on top
-    others = iter(_OTHERS * len(ordered))
+    others = iter(OTHERS * len(ordered))
     styles = {s.method: next(others) if s.role == "muted" and s.method != FOUND else _own(s) for s in ordered}
     traces: list[dict[str, Any]] = []
     for place, s in enumerate(ordered):

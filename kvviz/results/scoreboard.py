@@ -65,7 +65,7 @@ def scoreboard(table: pd.DataFrame, measure: str) -> list[Line]:
     """A line a model, protocol, method and budget, largest budgets first."""
     if measure not in MEASURES:
         raise InputError(f"There is no measure {measure!r}. Choose from: {', '.join(MEASURES)}.")
-    t = with_full(table)
+    t = table if "full_right" in table else with_full(table)
     lines = []
     groups = t[t.method != FULL].groupby(["model", "protocol", "method", "budget_name"], sort=False)
     for key, rows in groups:
@@ -87,12 +87,18 @@ def scoreboard(table: pd.DataFrame, measure: str) -> list[Line]:
     return sorted(lines, key=lambda line: (line.model, line.protocol, -np.nan_to_num(line.share)))
 
 
-def paired(table: pd.DataFrame, a: str, b: str, measure: str) -> Paired:
-    """B minus A on the items that both answered; the table holds one model, protocol and budget."""
-    t = with_full(table)
+def on_both(table: pd.DataFrame, a: str, b: str, measure: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of A and of B on the items that both answered, in the same order; the table holds one model,
+    protocol and budget."""
+    t = table if "full_right" in table else with_full(table)
     left, right = (telling(t[t.method == name], measure).set_index("item") for name in (a, b))
     both = left.index.intersection(right.index)
-    left, right = left.loc[both], right.loc[both]
+    return left.loc[both], right.loc[both]
+
+
+def paired(table: pd.DataFrame, a: str, b: str, measure: str) -> Paired:
+    """B minus A on the items that both answered; the table holds one model, protocol and budget."""
+    left, right = on_both(table, a, b, measure)
     if measure == "right":
         return mcnemar(left.right.astype(bool).tolist(), right.right.astype(bool).tolist())
     one, other = (side[measure].astype(float).tolist() for side in (left, right))

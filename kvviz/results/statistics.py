@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -17,6 +18,7 @@ import numpy as np
 CONFIDENCE = 0.95
 ALPHA = 0.05
 DRAWS = 10_000
+_KEPT_CLUSTERS = 200  # up to so many, the draws are kept for the next call
 FEWEST = 6  # clusters: with fewer not even an exact sign test can reach 5 %, and resampling is far too sure
 
 
@@ -92,13 +94,24 @@ def _by_cluster(x: np.ndarray, clusters: Sequence[Hashable] | None) -> tuple[np.
 
 def _means(sums: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
     """Means of resampled clusters: a multinomial count of each cluster stands for drawing it."""
-    rng = np.random.default_rng(seed)
     k = len(sums)
+    if k <= _KEPT_CLUSTERS:
+        times = _drawn(k, seed)
+        return times @ sums / (times @ counts)
+    rng = np.random.default_rng(seed)
     out = []
     for size in (1000,) * (DRAWS // 1000):  # bounded memory whatever the number of clusters
         times = rng.multinomial(k, np.full(k, 1 / k), size=size)
         out.append(times @ sums / (times @ counts))
     return np.concatenate(out)
+
+
+@lru_cache(maxsize=4)
+def _drawn(k: int, seed: int) -> np.ndarray:
+    """How often each of k clusters is drawn in each resample: the same for every line of a table."""
+    rng = np.random.default_rng(seed)
+    drawn = [rng.multinomial(k, np.full(k, 1 / k), size=1000) for _ in range(DRAWS // 1000)]
+    return np.concatenate(drawn).astype(float)
 
 
 def mcnemar(a_right: Sequence[bool], b_right: Sequence[bool]) -> Paired:

@@ -88,3 +88,9 @@ def _cell(value: Any) -> Any:
         visible = value.lstrip(_SKIPPED)
         return "'" + value if visible.startswith(_FORMULA) else value
     return "" if value is None else value
+
+
+def formula_text(cell: str) -> str:
+    """A cell's text as it was before `csv_text` made it harmless to a spreadsheet."""
+    bare = cell[1:]
+    return bare if cell.startswith("'") and bare.lstrip(_SKIPPED).startswith(_FORMULA) else cell
