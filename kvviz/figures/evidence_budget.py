@@ -137,6 +137,7 @@ def _line(
             [f"{name} at {x.budget_name} kept: {number(measure, x)}", x.method, x.budget_name] for x in own
         ],
         "name": f"{side.upper()}: {name}" if side != "muted" else name,
+        "legendrank": {"a": 1, "b": 2}.get(side, 1000),  # drawn last, named first
         "showlegend": True,
         "hoverinfo": "none",
         "line": {"color": role(side), "width": 2.5 if side != "muted" else 1, "dash": dash},

@@ -83,7 +83,9 @@ def evidence_pairs_figure(table: EvidencePairsTable) -> go.Figure:
                 "layer": "below", "fillcolor": role("evicted"), "line": {"width": 0}}  # fmt: skip
         shapes.append(band)
     room = max(float(np.abs(middles).max()) + width, 1e-9)
-    points = pick.measure in ("right", "output_error")
+    ticks: dict[str, Any] = {"tickformat": "+.0%"} if pick.measure == "output_error" else {}
+    if pick.measure == "right":
+        ticks = {"tickvals": [-1, 0, 1], "ticktext": ["only A right", "both or neither", "only B right"]}
     return build(
         traces,
         title=f"B minus A, item by item: {MEASURES[pick.measure][0]} at {pick.budget} kept",
@@ -96,7 +98,7 @@ def evidence_pairs_figure(table: EvidencePairsTable) -> go.Figure:
         shapes=shapes,
         xaxis=axis(
             f"B minus A ({better} is better)", range=[-room, room], zeroline=True,
-            zerolinecolor=role("muted"), **({"tickformat": "+.0%"} if points else {}),
+            zerolinecolor=role("muted"), **ticks,
         ),
         yaxis=axis("items", rangemode="tozero"),
     )  # fmt: skip
@@ -110,7 +112,7 @@ def bins(d: np.ndarray) -> tuple[np.ndarray, np.ndarray, float]:
     if len(np.unique(np.abs(some))) <= 1:
         half = 1
     width = largest / half
-    steps = np.sign(d) * np.ceil(np.abs(d) / width - 1e-9)
+    steps = np.sign(d) * np.maximum(np.ceil(np.abs(d) / width - 1e-9), 1)
     places = np.arange(-half, half + 1)
     counts = np.array([int((steps == place).sum()) for place in places])
     return np.where(places == 0, 0.0, (places - np.sign(places) * 0.5 * (half > 1)) * width), counts, width

@@ -70,9 +70,9 @@ def budgets(rows: pd.DataFrame) -> dict[str, float]:
     return dict(sorted(named.items(), key=lambda pair: -pair[1]))
 
 
-def usual(sweep: Sweep) -> Pick:
+def usual(sweep: Sweep, part: tuple[str, str] | None = None) -> Pick:
     """Where the page opens: the first part, right answers where enough items tell, a budget near 20 %."""
-    model, protocol = sweep.parts[0]
+    model, protocol = part or sweep.parts[0]
     rows = sweep.of(model, protocol)
     known = [m for m in methods(sweep) if m in set(rows.method)]
     if not known:
@@ -172,15 +172,31 @@ def _items(count: int) -> str:
 
 
 def lead(sweep: Sweep, pick: Pick) -> str:
-    """A and B at the budget, in a sentence, with intervals and the verdict."""
+    """Who is ahead at the budget, or that nobody can tell."""
+    names, what = methods(sweep), MEASURES[pick.measure][0]
+    if pick.b is None:
+        return f"At {pick.budget} kept, {names[pick.a]}: {what} {_value(sweep, pick, pick.a)}."
+    found = paired(here(sweep, pick), pick.a, pick.b, pick.measure)
+    d, a, b = found.difference, names[pick.a], names[pick.b]
+    if not d.n:
+        return f"At {pick.budget} kept, no item tells {a} from {b}."
+    said = found.verdict(a, b, better=MEASURES[pick.measure][1])
+    means = pairs(sweep, pick)
+    values = [number(pick.measure, float(v.mean())) for v in (means.a, means.b)]
+    if said.startswith("too few"):
+        said = f"{text.count(d.n)} items are too few to tell {a} from {b}"
+    return f"At {pick.budget} kept, {said}: {what} {values[0]} (A) against {values[1]} (B)."
+
+
+def values_words(sweep: Sweep, pick: Pick) -> str:
+    """A and B with n and interval, each by itself."""
     names = methods(sweep)
-    found = {m: line_of(sweep, pick, m) for m in (pick.a, pick.b) if m}
-    said = [
-        f"{names[m]} {number(pick.measure, e.value)} {interval(pick.measure, e)}" for m, e in found.items()
-    ]
-    what = MEASURES[pick.measure][0]
-    first = f"At {pick.budget} kept, {what}: {', '.join(said)}."
-    return first if pick.b is None else f"{first} {verdict(sweep, pick)}"
+    return "; ".join(f"{names[m]} {_value(sweep, pick, m)}" for m in (pick.a, pick.b) if m) + "."
+
+
+def _value(sweep: Sweep, pick: Pick, method: str) -> str:
+    e = line_of(sweep, pick, method)
+    return f"{number(pick.measure, e.value)} {interval(pick.measure, e)}"
 
 
 def line_of(sweep: Sweep, pick: Pick, method: str) -> Estimate:

@@ -208,8 +208,7 @@ def _parquet(data: bytes) -> dict[str, Any]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    texts = [name for name, kind in COLUMNS.items() if kind == "string"]
-    file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
+    file = pq.ParquetFile(pa.BufferReader(data))
     meta, schema = file.metadata, file.schema_arrow
     if meta.num_rows > MOST_ROWS:
         raise _too_many(meta.num_rows)
@@ -224,6 +223,8 @@ def _parquet(data: bytes) -> dict[str, Any]:
     size = sum(g.column(j).total_uncompressed_size for g in groups for j in range(g.num_columns))
     if size > MOST_UNPACKED:
         raise InputError(f"This table unpacks to more than {MOST_UNPACKED // 10**6} MB.")
+    texts = [name for name in names if COLUMNS[name] == "string"]
+    file = pq.ParquetFile(pa.BufferReader(data), read_dictionary=texts)
     table = file.read(columns=names, use_threads=False, use_pandas_metadata=False)
     return {name: _values(table[name], name) for name in names}
 

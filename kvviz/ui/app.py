@@ -24,10 +24,12 @@ from kvviz.ui.api import compare_endpoint
 from kvviz.ui.cause_desk import CauseDesk
 from kvviz.ui.desk import Desk
 from kvviz.ui.engine import Engine
+from kvviz.ui.evidence import Evidence
 from kvviz.ui.export_views import Exports
 from kvviz.ui.form import form
 from kvviz.ui.guard import LOCAL, Guard
 from kvviz.ui.runs import RunStore, stored_runs
+from kvviz.ui.sweeps import listed
 from kvviz.ui.talk_desk import TalkDesk
 from kvviz.ui.views import answer, boot
 from kvviz.ui.visitors import visitor
@@ -47,12 +49,15 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
     exports = Exports()
     gr.set_static_paths([str(exports.folder)])
     desk = Desk(engine, store, limits)
-    causes, talk = CauseDesk(desk), TalkDesk(desk)
+    causes, talk, evidence = CauseDesk(desk), TalkDesk(desk), Evidence(store)
 
     def ask(body: dict, request: gr.Request) -> dict:
         """One view's data, for the page's own scripts, or what its form asks."""
-        told = desk.answer(body) if isinstance(body, dict) else None
-        return answer(store, exports, body, visitor(request)) if told is None else told
+        for desks in (desk, evidence):
+            told = desks.answer(body) if isinstance(body, dict) else None
+            if told is not None:
+                return told
+        return answer(store, exports, body, visitor(request))
 
     with gr.Blocks(title="kvviz", delete_cache=(3600, 3600)) as demo:
         gr.HTML(html_template='<div id="kv-head" class="kv"></div>', apply_default_css=False,
@@ -62,7 +67,7 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
             js_on_load=assets.script(),
             server_functions=[ask],
             boot=json.dumps({**boot({spec.id: spec.label for spec in engine.methods()}),
-                             "form": form(engine, limits)}),
+                             "form": form(engine, limits), "sweeps": listed()}),
             apply_default_css=False,
             elem_id="kv-page-block",
         )

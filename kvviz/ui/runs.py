@@ -100,7 +100,12 @@ class RunStore:
         self._keep(run)
         return run
 
-    def open(self, path: Path, owner: str) -> Run:
+    def holds(self, run_id: str) -> bool:
+        """Whether a run is (still) here."""
+        with self._lock:
+            return run_id in self._runs
+
+    def open(self, path: Path, owner: str, title: str = "Opened file") -> Run:
         """Keep a run saved as a file; InputError where it is none, holds no answer or is too large."""
         with self._reading:
             comparison = load_comparison(path)
@@ -112,7 +117,7 @@ class RunStore:
                     f"This run takes {size / 1e9:.1f} GB; up to {self.max_bytes / 1e9:.1f} GB are kept here. "
                     "Open it with kvviz.load_comparison."
                 )
-            return self.add(comparison, "file", _title(comparison, "Opened file"), owner)
+            return self.add(comparison, "file", _title(comparison, title), owner)
 
     def extend(self, run: Run, more: Comparison, visitor: str) -> Run:
         """The run with more in it; a copy for whoever is not its owner: a link must not change a run."""

@@ -2,7 +2,9 @@
 import {h, put} from './lib/dom.js';
 import {readLink} from './lib/link.js';
 import {banner, live, page} from './lib/page.js';
+import {showPage} from './lib/pages.js';
 import {plotly} from './lib/plotly.js';
+import {S} from './lib/state.js';
 import {buildTabs, showTab, tabs} from './lib/tabs.js';
 import {buildAnswers} from './views/answers.js';
 import {buildBar} from './views/bar.js';
@@ -10,6 +12,7 @@ import {buildBeside} from './views/beside.js';
 import {buildCause} from './views/cause.js';
 import {buildDocument} from './views/document.js';
 import {buildEffect} from './views/effect.js';
+import {buildEvidence, openSweep} from './views/evidence.js';
 import {findingBox} from './views/finding.js';
 import {mountHead} from './views/head.js';
 import {buildKept} from './views/kept.js';
@@ -38,12 +41,19 @@ export function start({element, props, server, trigger, plotlyUrl, offline = fal
   put(page.app, banner, offline ? null : buildForm(), buildTour(), statusLine, liveBox, findingBox,
     h('div', {class: 'kv-explore'}, buildBar(), buildStory(), ...buildAnswers(),
       offline ? null : buildTalk(),
-      h('div', {class: 'kv-work'}, buildDocument(), views), under), live);
+      h('div', {class: 'kv-work'}, buildDocument(), views), under), offline ? null : buildEvidence(), live);
   for (const [id, {button}] of tabs) button.hidden = offline && !boot.tabs.includes(id);
   mountHead();
   document.documentElement.classList.toggle('kv-framed', window.parent !== window);
-  const link = readLink(), first = boot.stored[0];
+  const link = readLink();
   showTab(link.tab || 'kept');
+  document.addEventListener('kv:page', () => { if (S.page === 'run' && !S.run) openFirst(link); });
+  showPage(link.page === 'evidence' && !offline ? 'evidence' : 'run');
+  if (S.page === 'evidence') openSweep(link.sweep);
+}
+
+function openFirst(link) {
+  const first = page.boot.stored[0];
   if (link.run) openRun(link.run, link.sel, link.tab);
   else if (first) openRun(first.id, link.sel, link.tab);
   else emptyPage();

@@ -73,9 +73,10 @@ export function keys(plot) {
     if (!plot.wired || event.ctrlKey || event.metaKey || event.altKey) return;
     const key = event.key.length === 1 ? event.key.toLowerCase() : event.key;
     if (key in MOVES) move(MOVES[key], event.shiftKey ? 10 : 1);
+    else if (key === 'Enter' && here) plot.pick(here);
+    else if (plot.apart) return;
     else if (key === 'm') nextMark();
     else if (key === 'd') nextDifference();
-    else if (key === 'Enter' && here) plot.pick(here);
     else if (key === 'Escape') clear();
     else if ((key === '+' || key === '-') && plot.onStep) plot.onStep(key === '+' ? 0.5 : 2);
     else return;

@@ -16,6 +16,19 @@ export function writeLink() {
   set('k', s.budget === undefined ? null : +s.budget.toFixed(6));
   set('g', s.grain === 'token' ? null : s.grain);
   set('v', S.tab);
+  put(q);
+}
+
+// Which page is shown, and of which sweep.
+export function writePage(sweep) {
+  const q = new URLSearchParams(location.search);
+  for (const [key, value] of [['p', S.page === 'run' ? null : S.page], ['s', sweep]]) {
+    if (value) q.set(key, value); else q.delete(key);
+  }
+  put(q);
+}
+
+function put(q) {
   history.replaceState(history.state, '', `${location.pathname}?${q}${location.hash}`);
   if (window.parent !== window) {
     window.parent.postMessage({queryString: q.toString(), hash: ''}, 'https://huggingface.co');
@@ -34,7 +47,7 @@ export function readLink() {
   const number = key => /^\d{1,9}$/.test(q.get(key) || '') ? Number(q.get(key)) : undefined;
   const budget = Number(q.get('k'));
   const marks = (q.get('m') || '').split(',').map(span).filter(Boolean);
-  return {run: q.get('r'), tab: q.get('v'), sel: {
+  return {page: q.get('p'), sweep: q.get('s'), run: q.get('r'), tab: q.get('v'), sel: {
     tok: span(q.get('t') || '') || undefined, layer: number('l'), head: number('h'),
     marks: [...new Map(marks.map(m => [m.join('-'), m])).values()],
     a: q.get('a') || undefined, grain: q.get('g') || undefined, b: q.get('b') || undefined,

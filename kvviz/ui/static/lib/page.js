@@ -49,3 +49,15 @@ export async function alive() {
     return (await fetch(document.baseURI, {method: 'HEAD', cache: 'no-store'})).status < 500;
   } catch (error) { return false; }
 }
+
+export const NOT_SENT = 'The file could not be sent. It may be too large, or the connection was lost.';
+
+// A file sent as any upload is: its place on the server, null where it did not arrive.
+export async function sent(file) {
+  const body = new FormData();
+  body.append('files', file);
+  try {
+    const reply = await fetch(new URL('gradio_api/upload', document.baseURI), {method: 'POST', body});
+    return reply.ok ? (await reply.json())[0] : null;
+  } catch (error) { return null; }
+}

@@ -7,14 +7,15 @@ import {S, addView, redo} from './state.js';
 
 export class Panel {
   constructor({id, title, height, view, tab, reads, args = () => ({}), tools = [], needsB = false,
-    onPick, onBox, onZoom, onHover, onReset, mark, after, readout = true, of = () => ({sel: S.sel, run: S.run})}) {
+    onPick, onBox, onZoom, onHover, onReset, mark, after, readout = true, apart = null,
+    of = () => ({sel: S.sel, run: S.run})}) {
     Object.assign(this, {name: view, args, needsB, mark, after, of});
     this.title = h('h3', {class: 'kv-panel-title'}, title);
     this.guide = h('p', {class: 'kv-guide'});
     this.chip = h('span', {class: 'kv-chip', hidden: true});
     this.readout = h('p', {class: 'kv-readout', 'aria-live': 'polite'}, '\u00a0');
     this.plot = new Plot({height, name: title, onPick: p => onPick && onPick(p, this), onBox, onZoom, onReset,
-      onHover: p => { const text = onHover && onHover(p, this); if (text) this.tell(text); }});
+      apart, onHover: p => { const text = onHover && onHover(p, this); if (text) this.tell(text); }});
     this.tableBox = h('div', {class: 'kv-table-box', hidden: true});
     this.trouble = h('p', {class: 'kv-trouble', hidden: true});
     this.wait = h('div', {class: 'kv-wait'}, 'Drawing');
@@ -30,7 +31,7 @@ export class Panel {
       this.foot, this.tableBox,
       h('p', {class: 'kv-toolong'}, 'This view took too long. The rest of the page is up to date. ',
         get('Try again', () => redo(this.view))));
-    this.view = addView({id, reads, tab, el: this.el, refresh: seq => this.load(seq)});
+    this.view = addView({id, reads, tab, apart, el: this.el, refresh: seq => this.load(seq)});
     document.addEventListener('kv:sel', () => this.remark());
   }
 

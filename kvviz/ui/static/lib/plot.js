@@ -10,8 +10,9 @@ const onStage = () => document.body.classList.contains('kv-talking');
 const BAR_WORD = 6, AXIS_WORD = 6.6;  // px a letter takes, about
 
 export class Plot {
-  constructor({height, name, onPick, onBox, onZoom, onHover, onReset}) {
-    Object.assign(this, {name, onPick, onBox, onZoom, onHover, onReset, spec: null, extra: []});
+  // `apart`: of no run, so keys that change its selection do nothing here.
+  constructor({height, name, onPick, onBox, onZoom, onHover, onReset, apart = null}) {
+    Object.assign(this, {name, onPick, onBox, onZoom, onHover, onReset, apart, spec: null, extra: []});
     this.host = h('div', {class: 'kv-plot', style: `height:${height}px`});
     this.el = h('div', {class: 'kv-plot-box', tabindex: 0, role: 'application',
       'aria-roledescription': 'figure', 'aria-label': name}, this.host);
@@ -45,7 +46,9 @@ export class Plot {
       hoverlabel: {bgcolor: css('page'), bordercolor: css('muted'), font: {color: css('text')}},
       shapes: [...this.base, ...this.marks()],
     });
-    put(this.legend, data.filter(t => t.showlegend && t.name).map(legendKey), this.lowerBar(data, layout));
+    const rank = t => t.legendrank ?? 1000;
+    const named = data.filter(t => t.showlegend && t.name).sort((p, q) => rank(p) - rank(q));
+    put(this.legend, named.map(legendKey), this.lowerBar(data, layout));
     this.wrapTitles(layout);
     for (const [key, axis] of Object.entries(layout)) {
       if (!AXIS.test(key)) continue;

@@ -1,11 +1,11 @@
 // The selection: one object, one bus. Views write with `choose` and are told what changed.
 // `codes` says how the document is shaded, `doc` where its tokens lie; both belong to the run shown.
-export const S = {run: null, meta: null, doc: null, codes: null, sel: {}, seq: 0, tab: 'kept'};
+export const S = {run: null, meta: null, doc: null, codes: null, sel: {}, seq: 0, tab: 'kept', page: 'run'};
 export const LOOK = {colourBy: 'ab', rule: 'mean', sinks: true, x: '', y: 'effect',
   measure: 'kl', range: null, direction: 'put_back', unit: 'head'};  // no part of the selection
 export const MOST_MARKS = 12;
 export const GRAINS = ['token', 'word', 'sentence', 'paragraph'];  // what the text is seen by
-const views = [];  // {id, reads, el, tab, refresh}
+const views = [];  // {id, reads, el, tab, refresh}, and `apart` for one that belongs to no run
 
 const app = () => document.getElementById('kv-app');
 const same = (p, q) => p[0] === q[0] && p[1] === q[1];
@@ -59,7 +59,9 @@ export function touch(changed) {
   }
 }
 
-const seen = view => !view.tab || view.tab === S.tab;
+// A view apart says itself when it can be seen; the others can while a run is shown, each in its tab.
+const seen = view => view.apart ? view.apart()
+  : Boolean(S.run && S.meta) && S.page === 'run' && (!view.tab || view.tab === S.tab);
 
 // Whether a view that can be seen is still being asked for.
 export const working = () => views.some(view => seen(view) && (view.busy || view.again));
@@ -68,7 +70,7 @@ export const redo = view => { view.dirty = true; return refresh(view); };
 
 // One request in flight for each view; the newest selection wins.
 export async function refresh(view) {
-  if (!S.run || !S.meta || !seen(view) || !view.dirty) return;
+  if (!seen(view) || !view.dirty) return;
   if (view.busy) { view.again = true; return; }
   view.busy = true;
   view.dirty = false;

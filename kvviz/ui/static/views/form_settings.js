@@ -1,6 +1,6 @@
 // What is folded away in the form: model, answer length, sampling, settings for all methods, saved runs.
 import {h} from '../lib/dom.js';
-import {page} from '../lib/page.js';
+import {NOT_SENT, page, sent} from '../lib/page.js';
 import {variantField} from './form_methods.js';
 import {tellStatus} from './opening.js';
 
@@ -87,18 +87,12 @@ export function readSettings() {
 // A saved run is sent as any upload is, then opened by its place on the server; `more` says where.
 export function savedRun(id = 'kv-open-saved', words = 'Open a saved run', more = {}) {
   const chooser = h('input', {type: 'file', accept: '.zip,.json', hidden: true, onchange: async () => {
-    const [file] = chooser.files, body = new FormData();
-    body.append('files', file);
+    const [file] = chooser.files;
     chooser.value = '';
     tellStatus(`Opening ${file.name}`);
-    try {
-      const reply = await fetch(new URL('gradio_api/upload', document.baseURI), {method: 'POST', body});
-      if (!reply.ok) throw new Error(await reply.text());
-      const [path] = await reply.json();
-      page.trigger('open_saved', {path, ...more});
-    } catch (error) {
-      tellStatus('The file could not be sent. It may be too large, or the connection was lost.', true);
-    }
+    const path = await sent(file);
+    if (path) page.trigger('open_saved', {path, ...more});
+    else tellStatus(NOT_SENT, true);
   }});
   return h('span', {}, h('button', {class: 'kv-button', id, onclick: () => chooser.click()}, words), chooser);
 }

@@ -3,6 +3,7 @@ import {chooser, h, put} from '../lib/dom.js';
 import {fmt} from '../lib/format.js';
 import {myRuns, remember} from '../lib/mine.js';
 import {page} from '../lib/page.js';
+import {pageSwitch} from '../lib/pages.js';
 import {S} from '../lib/state.js';
 import {exportMenu} from './export.js';
 import {findingBox} from './finding.js';
@@ -20,7 +21,7 @@ export function mountHead() {
     findingBox.focus();
   }}, 'Go to the finding');
   put(place, skip, h('div', {class: 'kv-headline'}, h('h1', {}, 'kvviz'), ' ',
-    h('p', {}, 'What does a language model forget when its cache is cut?')),
+    h('p', {}, 'What does a language model forget when its cache is cut?')), pageSwitch,
   h('div', {class: 'kv-head-tools'},
     h('button', {class: 'kv-button', id: 'kv-tour-again', onclick: () => startTour()}, 'Tour'), storyButton,
     copyButton(), exportMenu()), sourceLine);
