@@ -146,7 +146,7 @@ def _dots(
 ) -> dict[str, Any]:  # fmt: skip
     edge = role(colour) if open_ else role("page")
     return {
-        "type": "scatter", "mode": "markers", "x": x[at].astype(np.float32), "y": y[at].astype(np.float32),
+        "type": "scatter", "mode": "markers", "x": x[at].tolist(), "y": y[at].tolist(),
         "customdata": [[_words(table, i), table.items[i], table.kept[i]] for i in at],
         "name": name, "showlegend": True, "hoverinfo": "none",
         "marker": {"size": 10, "symbol": symbol, "color": role(colour), "line": {"width": 1, "color": edge}},
