@@ -131,7 +131,8 @@ def _bars(
         for v, c in zip(x.tolist(), y.tolist())
     ]
     return {
-        "type": "bar", "x": x.tolist(), "y": y.tolist(), "width": [width * 0.94 if v else width * 0.3 for v in x.tolist()],
+        "type": "bar", "x": x.tolist(), "y": y.tolist(),
+        "width": [width * (0.94 if v else 0.3) for v in x.tolist()],
         "customdata": [[w] for w in words], "name": name, "showlegend": True, "hoverinfo": "none",
         "marker": marker,
     }  # fmt: skip
