@@ -73,7 +73,7 @@ def served(chromium_path, serve):
     from fake_engine import FakeEngine
     from synthetic import synthetic_comparison, with_findings
 
-    from kvviz.ui import runs
+    from kvviz.ui import runs, sweeps
 
     old, engine = runs.STORED, FakeEngine(steps=12, pause=0.05, n=300, layers=6)
     with tempfile.TemporaryDirectory() as folder:
@@ -93,10 +93,15 @@ def served(chromium_path, serve):
         findings = with_findings(synthetic_comparison(n=300, L=6))
         findings.settings.update(title="A run with causes", date="2026-12-02")
         findings.save(Path(folder) / "e-findings.zip")
+        from many import sweep_folder
+
+        run = (Path(folder) / "a-stored-run.zip").read_bytes()
+        sweep_folder(Path(folder) / "sweeps" / "made-up", run=run)
+        old_sweeps, sweeps.STORED = sweeps.STORED, Path(folder) / "sweeps"
         url, close = serve(engine, Path(folder))
         yield url, engine
         close()
-    runs.STORED = old
+    runs.STORED, sweeps.STORED = old, old_sweeps
 
 
 # Opens the page at another address without loading it, once what was asked for before has come.
