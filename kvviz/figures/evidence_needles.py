@@ -71,9 +71,10 @@ class EvidenceNeedlesTable(Table):
 def evidence_needles_table(sweep: Sweep, pick: Pick) -> EvidenceNeedlesTable:
     """Every item that says at which depth of which length something is hidden."""
     rows = sweep.of(pick.model, pick.protocol)
-    rows = rows[rows.depth.notna() & rows.right.notna()].assign(asked=rows.length.fillna(rows.n))
+    rows = rows[rows.depth.notna() & rows.right.notna()]
     if rows.empty:
         raise InputError("The items of this table do not say at which depth something is hidden.")
+    rows = rows.assign(asked=rows.length.fillna(rows.n))
     order = [FULL, *said.methods(sweep)]
     keys = rows[["method", "budget_name", "share"]].drop_duplicates(["method", "budget_name"])
     ranked = sorted(keys.itertuples(index=False), key=lambda k: (order.index(k[0]), -k[2]))

@@ -10,6 +10,7 @@ import pytest
 from many import sweep_rows
 from test_every_figure import HOSTILE, parsed, strings
 
+from kvviz.errors import InputError
 from kvviz.figures import palette
 from kvviz.figures.evidence import EVIDENCE, figure_of_sweep
 from kvviz.figures.evidence_pairs import bins
@@ -106,3 +107,9 @@ def test_cells_of_the_needle_grid_count_what_the_full_cache_finds(sweep):
     assert len(cells) == 6 and sum(len(c.items) for c in cells) == 24 and sum(c.full for c in cells) == 22
     hit = next(iter(figure["data"]))["customdata"][1][0]
     assert hit[2:] == ["snapkv", "50%"] and "SnapKV, 50%, 500 tokens, depth 10%: found" in hit[0]
+
+
+def test_a_table_without_depths_has_no_needle_grid():
+    flat = sweep_of([r | {"depth": None} for r in sweep_rows()])
+    with pytest.raises(InputError, match="do not say at which depth"):
+        ROW["evidence_needles"].table(flat, said.usual(flat))
