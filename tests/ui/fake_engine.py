@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from synthetic import LABELS, synthetic_comparison  # noqa: E402
+from synthetic import LABELS, synthetic_comparison, with_findings
 
 from kvviz.errors import Cancelled, InputError
 from kvviz.methods import ArtefactSpec, get_method
@@ -54,6 +54,22 @@ class FakeEngine:
             tried.append(dataclasses.replace(variant, method=f"x+{name}", selection=selection, text=text))
         result = dataclasses.replace(comparison, variants=tried)
         yield Event("done", "Done", 1, 1, 0.0, result=result)
+
+    def find_cause(self, ask, comparison, variant, cancel, progress):
+        found = with_findings(comparison, variant.method, variant.budget).causes[variant.key]
+        for step in range(self.steps):
+            if cancel.is_set():
+                found = dataclasses.replace(found, taken_out=[], rescue=None, stopped=True)
+                break
+            time.sleep(self.pause)
+            yield Event("cause", f"Putting back head by head, {step}", step, self.steps, 3.0)
+        yield Event("done", "Done", 1, 1, 0.0, result=comparison.with_causes(found))
+
+    def branch(self, ask, comparison, answer, step, index, cancel, progress):
+        token = comparison.fork.paths[answer].steps[step].likeliest[index][0]
+        row = {"key": answer, "step": step, "token": token, "text": "It is elsewhere", "verdict": "wrong"}
+        settings = {**comparison.settings, "branches": [row]}
+        yield Event("done", "Done", 1, 1, 0.0, result=dataclasses.replace(comparison, settings=settings))
 
     def ask_more(self, ask, comparison, question, expected, fresh, cancel, progress):
         c = comparison
