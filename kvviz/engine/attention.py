@@ -12,6 +12,7 @@ from kvviz.kernels.product import project
 _ROWS = 512
 _ROWS_AT_HAND = 128
 _WEIGHTS_AT_HAND = 1 << 22  # 16 MB of float32
+_WEIGHTS_IN_CACHE = 1 << 19  # 2 MB: they are read over and over
 
 
 def causal_attention(query, keys, values, layer, offset: int, by_rows: bool = False) -> torch.Tensor:
@@ -167,6 +168,37 @@ def partial(query, keys, values, layer, hidden=None) -> tuple[torch.Tensor, torc
 def hidden_attention(query, keys, values, layer, hidden) -> torch.Tensor:
     """Attention on all keys but those hidden, with learned sinks: float32 [.., Hq, T, d]; see `partial`."""
     return merge_attention([partial(query, keys, values, layer, hidden)], layer.sinks)[0]
+
+
+def masked_attention(query, keys, values, layer, mask, positions) -> tuple[torch.Tensor, torch.Tensor]:
+    """Attention of many variants on the same rows, each on those of its own: float32 out [V, Hq, T, d] and
+    lse [V, Hq, T], to be merged.
+
+    query [V, Hq, T, d] at true positions [T]; keys, values [Hkv, n, d], the tokens 0 .. n - 1, all before the
+    queries; mask bool [V, Hkv, n].
+    """
+    variants, _, t, d = query.shape
+    hkv, n = keys.shape[:2]
+    rows = (query.float() * layer.scaling).reshape(variants, hkv, -1, d)  # [V, Hkv, g * T, d]
+    out, lse = torch.empty_like(rows), rows.new_empty(rows.shape[:3])
+    gone = None
+    if layer.window is not None:
+        gone = torch.arange(n, device=query.device) <= positions[:, None] - layer.window  # [T, n]
+    fit = max(1, _WEIGHTS_IN_CACHE // (rows.shape[2] * n))
+    for head in range(hkv):
+        own, columns = keys[head].float(), values[head].float().T.contiguous()
+        for begin in range(0, variants, fit):
+            mine = slice(begin, begin + fit)
+            logits = project(rows[mine, head].flatten(0, 1), own).unflatten(0, (-1, rows.shape[2]))
+            logits.masked_fill_(~mask[mine, head, None], -torch.inf)
+            if gone is not None:
+                logits.unflatten(1, (-1, t)).masked_fill_(gone, -torch.inf)
+            peak = logits.amax(-1)
+            weight = logits.softmax(-1)
+            # The largest weight is 1 / sum exp(logit - peak), so its log completes the log-sum-exp.
+            lse[mine, head] = torch.where(peak == -torch.inf, -torch.inf, peak - weight.amax(-1).log())
+            out[mine, head] = project(weight.flatten(0, 1), columns).view(-1, *rows.shape[2:])
+    return out.view(query.shape), lse.view(query.shape[:3])
 
 
 def weighed(logits: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:

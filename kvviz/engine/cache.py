@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 
 from kvviz import kernels
+from kvviz.engine.attention import masked_attention
 from kvviz.engine.trace import Trace, block_rows
 from kvviz.settings import settings
 
@@ -38,6 +39,17 @@ class Blocks:
     def bytes(self) -> int:
         return sum(t.numel() * t.element_size() for t in (self.keys, self.values, self.positions, self.owner))
 
+    def attend(self, query, layer, heads: int, positions) -> tuple[torch.Tensor, torch.Tensor]:
+        """What these variants of a wave get from the rows: float32 (out [v, Hq, T, d], lse [v, Hq, T]).
+
+        query [V, Hq, T, d] of the whole wave, at true positions [V, T]; heads, KV heads.
+        """
+        mine = slice(self.first, self.first + self.count)
+        return kernels.ragged_attention(
+            query[mine], self.keys, self.values, self.positions, self.owner, heads, layer.scaling,
+            positions[mine], layer.window,
+        )  # fmt: skip
+
     def of(self, variant: int, heads: int) -> Blocks:
         """The blocks of one variant: a view."""
         owner = variant - self.first
@@ -46,6 +58,23 @@ class Blocks:
         mine = slice(start, end)
         keys, values, positions = self.keys[mine], self.values[mine], self.positions[mine]
         return Blocks(variant, 1, keys, values, positions, self.owner[mine] - owner * heads)
+
+
+@dataclass(frozen=True)
+class Masked:
+    """One layer's rows as they lie in the trace, seen by the variants of a wave each through a mask of its
+    own: bool [V, Hkv, n]. For kept sets that hold much of the prompt: nothing is gathered, nothing evicted.
+
+    keys, values  [Hkv, n, d].
+    """
+
+    keys: torch.Tensor
+    values: torch.Tensor
+    mask: torch.Tensor
+
+    def attend(self, query, layer, heads: int, positions) -> tuple[torch.Tensor, torch.Tensor]:
+        """As that of `Blocks`; all variants are at the same positions."""
+        return masked_attention(query, self.keys, self.values, layer, self.mask, positions[0])
 
 
 def joined(parts: Sequence[Blocks], heads: int) -> Blocks:
@@ -102,13 +131,13 @@ def joined_rows(
 class PromptCache:
     """The prompt's kept entries of all variants of one wave.
 
-    layers    list over layers of the Blocks that together hold every variant once.
+    layers    list over layers of the Blocks that together hold every variant once, or of one Masked.
     bytes     storage allocated for each variant, slack, indices and readout state included.
     block     rows of a block.
     readouts  {variant: what its method adds to the attention output}, mostly empty.
     """
 
-    layers: list[list[Blocks]]
+    layers: Sequence[Sequence[Blocks | Masked]]
     bytes: list[int]
     n: int
     block: int
@@ -134,6 +163,13 @@ def batches(
         used += size
     if batch:
         yield batch
+
+
+def masked_cache(trace: Trace, masks: torch.Tensor) -> PromptCache:
+    """A cache of kept sets, bool [V, L, Hkv, n], that copies none of their rows."""
+    rows = enumerate(zip(trace.keys, trace.values))
+    layers = [[Masked(k, v, masks[:, i].to(k.device))] for i, (k, v) in rows]
+    return PromptCache(layers, [0] * len(masks), trace.n, block_rows(trace.n))
 
 
 class Keeps(Protocol):

@@ -128,7 +128,7 @@ class Wave:
 
         Every head must hold the same number of rows (uniform allocation).
         """
-        blocks = next(b for b in self.layers[index] if b.first <= variant < b.first + b.count)
+        blocks = next(b for b in self._blocks(index) if b.first <= variant < b.first + b.count)
         mine = blocks.of(variant, self.model.n_kv_heads)
         positions = mine.positions.flatten()
         filled = positions >= 0
@@ -150,7 +150,7 @@ class Wave:
         """
         heads = self.model.n_kv_heads
         for index, layer in enumerate(self.layers):
-            for number, blocks in enumerate(layer):
+            for number, blocks in enumerate(self._blocks(index)):
                 variants = range(blocks.first, blocks.first + blocks.count)
                 if any(v in masks for v in variants):
                     parts = [
@@ -162,6 +162,10 @@ class Wave:
                     layer[number] = joined(parts, heads)
         for variant in masks:
             self.tail_from[variant] = self.length
+
+    def _blocks(self, index: int) -> list[Blocks]:
+        """The rows of one layer, of a cache that was gathered."""
+        return [rows for rows in self.layers[index] if isinstance(rows, Blocks)]
 
     def record(self) -> None:
         """From now on keep the queries of variant 0, for `probes`."""
@@ -191,21 +195,8 @@ class Wave:
             self.watcher.saw(index, query)
         if self._recorded:
             self._recorded[index].append(query[0].clone())
-        at = self._positions.to(query.device)
-        parts = [
-            kernels.ragged_attention(
-                query[b.first : b.first + b.count],
-                b.keys,
-                b.values,
-                b.positions,
-                b.owner,
-                self.model.n_kv_heads,
-                layer.scaling,
-                at[b.first : b.first + b.count],
-                layer.window,
-            )
-            for b in self.layers[index]
-        ]
+        at, heads = self._positions.to(query.device), self.model.n_kv_heads
+        parts = [rows.attend(query, layer, heads, at) for rows in self.layers[index]]
         prompt = tuple(torch.cat(side) if len(parts) > 1 else side[0] for side in zip(*parts))
         begin = torch.tensor(self.tail_from, device=query.device) if any(self.tail_from) else None
         tail = tail_attention(query, keys[:, :, :end], values[:, :, :end], layer, begin)

@@ -19,9 +19,19 @@ from kvviz.engine.decode import Cut, Probes
 from kvviz.engine.trace import Trace
 from kvviz.kernels import merge_attention
 
+_FAR = 60  # a logit that rose so far may leave what float32 holds
+
 
 def kl_divergence(full: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-    """KL(full || other) in nats along the last axis of two logit tensors; never below 0."""
+    """KL(full || other) in nats along the last axis of two logit tensors, float64; never below 0.
+
+    With d = other - full, less its mean under full, it is log(sum p e^d): exact also where next to nothing
+    changed, and one exponential a logit.
+    """
+    p, apart = full.softmax(-1), other - full
+    apart -= (p * apart).sum(-1, keepdim=True)
+    if apart.max() < _FAR:
+        return (p * apart.expm1_()).sum(-1).double().log1p().clamp_min(0)
     log_p, log_q = full.double().log_softmax(-1), other.double().log_softmax(-1)
     return (log_p.exp() * (log_p - log_q)).sum(-1).clamp_min(0)
 

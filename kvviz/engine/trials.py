@@ -9,18 +9,20 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 import torch
 
-from kvviz.engine.cache import batches, build_cache
+from kvviz.engine.cache import batches, build_cache, masked_cache
 from kvviz.engine.decode import Answer, Wave, first_logits, forced, generate
 from kvviz.engine.measures import kl_divergence
 from kvviz.engine.trace import Trace
 from kvviz.errors import Cancelled
 
 LOOK = 4  # answer tokens read at once where only agreement is asked for
+DENSE = 1 / 3  # of all rows: gathering more of them costs more than looking at all
 WIDEST = 64  # trials decoded side by side: more rows than this gain nothing on a CPU
 
 
@@ -68,18 +70,19 @@ class Trials:
     def force(self, trials: Iterable[np.ndarray], answer: Sequence[int]) -> Iterator[Forced]:
         """Each trial fed the same answer, in the order given. KL is against the whole cache."""
         full = self._whole_logits(answer)
-        targets = torch.as_tensor(list(answer))
+        targets = torch.as_tensor(list(answer))[:, None]
         for wave, size in self._waves(trials, len(answer)):
-            logp, kl = [], []
+            found = np.empty((2, size, len(answer)))  # log-probabilities, divergences
             for step, logits in self._forced_logits(wave, answer):
-                wanted = targets[step : step + logits.shape[1]].to(logits.device)
-                here = logits.double().log_softmax(-1)
-                picked = here.gather(-1, wanted.expand(size, -1)[..., None])
-                logp.append(picked.squeeze(-1))
-                kl.append(kl_divergence(full[step : step + logits.shape[1]].expand_as(logits), logits))
+                here = slice(step, step + logits.shape[1])
+                wanted = targets[here].to(logits.device)
+                for row, own in enumerate(logits):  # one by one: a trial's logits stay in the cache
+                    said = own.gather(-1, wanted)[:, 0] - own.logsumexp(-1)
+                    found[0, row, here] = said.cpu()
+                    found[1, row, here] = kl_divergence(full[here], own).cpu()
             self.count += size
-            for row in zip(torch.cat(logp, 1).cpu().numpy(), torch.cat(kl, 1).cpu().numpy()):
-                yield Forced(*row)
+            for logp, kl in zip(*found):
+                yield Forced(logp, kl)
 
     def follow(
         self, trials: Sequence[np.ndarray], answers: Sequence[Sequence[int]], top: int = 10
@@ -123,7 +126,7 @@ class Trials:
         time, and trials that are out go on no further.
         """
         answer = list(answer)
-        for batch in batches(self.trace, trials, lambda trial: int(trial.sum()), WIDEST):
+        for batch in self._batches(trials):
             rows = list(range(len(batch)))  # still in
             wave, _ = self._wave(batch, len(answer))
             logits, at = self._first(wave)[:, None], 0
@@ -160,17 +163,30 @@ class Trials:
             self.count += size
             yield from answers
 
+    def _batches(self, trials: Iterable[np.ndarray]) -> Iterator[list[np.ndarray]]:
+        """Trials in their order, alike ones together."""
+        for dense, alike in groupby(trials, self._is_dense):
+            size = (lambda trial: 0) if dense else (lambda trial: int(trial.sum()))
+            yield from batches(self.trace, alike, size, WIDEST)
+
+    def _is_dense(self, trial: np.ndarray) -> bool:
+        """Whether it holds so much that its rows are better masked where they lie than gathered."""
+        return self.readout is None and trial.sum() > DENSE * trial.size
+
     def _waves(self, trials: Iterable[np.ndarray], length: int) -> Iterator[tuple[Wave, int]]:
-        for batch in batches(self.trace, trials, lambda trial: int(trial.sum()), WIDEST):
+        for batch in self._batches(trials):
             yield self._wave(batch, length)
 
     def _wave(self, trials: list[np.ndarray], length: int) -> tuple[Wave, int]:
         self._alive()
-        kept = []
-        for trial in trials:
-            mask = list(torch.from_numpy(np.ascontiguousarray(trial)))
-            kept.append(Kept(mask, self.readout(mask) if self.readout and not trial.all() else None))
-        cache = build_cache(self.trace, kept)
+        masks = torch.from_numpy(np.stack(trials))
+        if self._is_dense(trials[0]):
+            cache = masked_cache(self.trace, masks)
+        else:
+            kept = []
+            for trial, mask in zip(trials, map(list, masks)):
+                kept.append(Kept(mask, self.readout(mask) if self.readout and not trial.all() else None))
+            cache = build_cache(self.trace, kept)
         return Wave(self.trace.model, cache, len(self.suffix) + length, self.cancel), len(trials)
 
     def _first(self, wave: Wave) -> torch.Tensor:

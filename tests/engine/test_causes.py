@@ -89,7 +89,8 @@ def test_waves_change_nothing(suffix, monkeypatch):
     model = make_model("llama")
     trace = trace_of(model, 40, suffix)
     rng = np.random.default_rng(0)
-    masks = [rng.random(kept_of(trace).shape) < 0.4 for _ in range(9)]
+    shares = (0.1, 0.2, 0.9, 0.8, 0.3, 0.4, 0.1, 0.5, 1)
+    masks = [rng.random(kept_of(trace).shape) < share for share in shares]
     answer = found_answer(model, trace)
     together = list(Trials(trace).force(masks, answer))
     written = [a.token_ids for a in Trials(trace).write(masks, 8)]
@@ -106,6 +107,29 @@ def test_waves_change_nothing(suffix, monkeypatch):
     assert written == [a.token_ids for a in alone.write(masks, 8)]
     for whole in written:
         assert list(alone.agree(masks, whole)) == [a == whole for a in written]
+
+
+@pytest.mark.parametrize("suffix", [0, 5])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "gemma3"])
+def test_kept_sets_that_are_masked_decode_as_those_that_are_gathered(family, suffix, monkeypatch):
+    """Also where answers outgrow a sliding window, and where a head holds nothing."""
+    model = make_model(family)
+    trace = trace_of(model, 40, suffix)
+    rng = np.random.default_rng(1)
+    masks = [rng.random(kept_of(trace).shape) < share for share in (0.05, 0.5, 0.95)]
+    masks[1][1, 0] = False
+    answer = rng.integers(4, 300, 20).tolist()
+    found = []
+    for share in (2, -1):  # all gathered, all masked
+        monkeypatch.setattr("kvviz.engine.trials.DENSE", share)
+        trials = Trials(trace)
+        found.append([*trials.force(masks, answer), *(a.token_ids for a in trials.write(masks, 8))])
+    for gathered, masked in zip(*found):
+        if isinstance(gathered, list):
+            assert gathered == masked
+        else:
+            assert masked.logp == pytest.approx(gathered.logp, abs=1e-5)
+            assert masked.kl == pytest.approx(gathered.kl, abs=1e-5)
 
 
 def lossy(budget=0.1):
