@@ -197,7 +197,8 @@ class Wave:
             self._recorded[index].append(query[0].clone())
         at, heads = self._positions.to(query.device), self.model.n_kv_heads
         parts = [rows.attend(query, layer, heads, at) for rows in self.layers[index]]
-        prompt = tuple(torch.cat(side) if len(parts) > 1 else side[0] for side in zip(*parts))
+        outs, sums = zip(*parts)
+        prompt = parts[0] if len(parts) == 1 else (torch.cat(outs), torch.cat(sums))
         begin = torch.tensor(self.tail_from, device=query.device) if any(self.tail_from) else None
         tail = tail_attention(query, keys[:, :, :end], values[:, :, :end], layer, begin)
         parts = [prompt, tail]
