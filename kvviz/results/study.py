@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLE = "table.parquet"
+BEST_SETS = "best_sets.json"  # see `kvviz.evaluate.best_sets`
 # Column -> Arrow type. `length` (tokens) is the one that was asked for and `depth`, from 0 to 1, the place
 # of what is hidden, where the item was made so; `n` is what the model read. `budget` is the number as asked
 # (0.2 a share, 128 entries), `budget_name` tells 1 token from 100 %, `entries` are those kept per KV head
@@ -61,3 +63,14 @@ def read_table(where: str | Path) -> pd.DataFrame:
     if missing:
         raise InputError(f"{path.name} is no table of a sweep: it has no column {missing[0]!r}.")
     return table
+
+
+def read_best_sets(where: str | Path) -> list[dict[str, Any]]:
+    """What brute force found on the documents of a sweep's folder, [] where it was not measured there."""
+    path = Path(where) / BEST_SETS
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path.name} cannot be read: {error}") from error

@@ -64,3 +64,26 @@ def test_a_document_counts_once():
     items = [Item(f"{d}{q}", "t", text * (1 + d), f"Which {q}?") for d in range(2) for q in range(2)]
     rows = of_documents(make_model("llama"), "tiny", items, "question-aware")
     assert len({row["document"] for row in rows}) == len(rows) == 2
+
+
+def test_the_command_measures_once_and_keeps_what_it_found(tmp_path, capsys, monkeypatch):
+    from kvviz.cli import main
+    from kvviz.evaluate.items import lines_of
+    from kvviz.results.study import table_files
+
+    text = "The keeper of the lighthouse wrote the code in the ledger. "
+    items = [Item(f"i{d}", "t", text * (1 + d), "Which?", ("58213",)) for d in range(7)]
+    (tmp_path / "items.jsonl").write_text(lines_of(items))
+    rows = [{"model": "m", "protocol": "question-aware", "item": item.id, "document": item.id, "method": "full",
+             "budget": 1.0, "budget_name": "100%", "share": 1.0, "task": "t", "verdict": "wrong"}
+            for item in items]  # fmt: skip
+    for name, data in table_files(rows).items():
+        (tmp_path / name).write_bytes(data)
+    monkeypatch.setattr("kvviz.models.load_model", lambda name: make_model("llama"))
+    assert main(["claims", str(tmp_path), "--best-sets", "--markdown"]) == 0
+    first = capsys.readouterr().out
+    (line,) = [line for line in first.splitlines() if "cone condition" in line]
+    assert line.count(" | ") == 6 and "[" in line and " heads" in line
+    monkeypatch.setattr("kvviz.models.load_model", None)
+    assert main(["claims", str(tmp_path), "--markdown"]) == 0
+    assert capsys.readouterr().out == first
