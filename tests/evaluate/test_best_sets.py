@@ -74,9 +74,9 @@ def test_the_command_measures_once_and_keeps_what_it_found(tmp_path, capsys, mon
     text = "The keeper of the lighthouse wrote the code in the ledger. "
     items = [Item(f"i{d}", "t", text * (1 + d), "Which?", ("58213",)) for d in range(7)]
     (tmp_path / "items.jsonl").write_text(lines_of(items))
-    rows = [{"model": "m", "protocol": "question-aware", "item": item.id, "document": item.id, "method": "full",
-             "budget": 1.0, "budget_name": "100%", "share": 1.0, "task": "t", "verdict": "wrong"}
-            for item in items]  # fmt: skip
+    full = {"method": "full", "budget": 1.0, "budget_name": "100%", "share": 1.0, "verdict": "wrong"}
+    head = {"model": "m", "protocol": "question-aware", "task": "t", **full}
+    rows = [{**head, "item": item.id, "document": item.id} for item in items]
     for name, data in table_files(rows).items():
         (tmp_path / name).write_bytes(data)
     monkeypatch.setattr("kvviz.models.load_model", lambda name: make_model("llama"))
