@@ -5,8 +5,10 @@ import {css} from './plotly.js';
 
 const SHAPES = {square: 'M3 1H15V13H3Z', 'triangle-up': 'M9 1.5 15 12.5H3Z',
   'triangle-down': 'M9 12.5 15 1.5H3Z',
-  diamond: 'M9 0.5 15.5 7 9 13.5 2.5 7Z', x: 'M5 2 9 5.5 13 2 14 3 10.5 7 14 11 13 12 9 8.5 5 12 4 11 7.5 7 4 3Z',
-  star: 'M9 1 10.8 5.2 15.3 5.5 11.8 8.4 13 13 9 10.5 5 13 6.2 8.4 2.7 5.5 7.2 5.2Z', circle: 'M9 2a5 5 0 1 0 .01 0Z'};
+  diamond: 'M9 0.5 15.5 7 9 13.5 2.5 7Z',
+  x: 'M5 2 9 5.5 13 2 14 3 10.5 7 14 11 13 12 9 8.5 5 12 4 11 7.5 7 4 3Z',
+  star: 'M9 1 10.8 5.2 15.3 5.5 11.8 8.4 13 13 9 10.5 5 13 6.2 8.4 2.7 5.5 7.2 5.2Z',
+  circle: 'M9 2a5 5 0 1 0 .01 0Z'};
 const DASHES = {dot: '2 2', dash: '5 3', dashdot: '5 2 2 2'};
 const first = value => Array.isArray(value) ? value[0] : value;
 

@@ -42,7 +42,8 @@ export class Plot {
         selectdirection: 'h',
       paper_bgcolor: 'rgba(0,0,0,0)', plot_bgcolor: layout.plot_bgcolor || 'rgba(0,0,0,0)', showlegend: false,
       dragmode: narrow() ? false : layout.dragmode || (this.onBox ? 'select' : 'zoom'),
-      font: {...layout.font, size: onStage() ? STAGE_TYPE : layout.font?.size || 12, color: css('text'), family: 'system-ui, sans-serif'},
+      font: {...layout.font, size: onStage() ? STAGE_TYPE : layout.font?.size || 12,
+        color: css('text'), family: 'system-ui, sans-serif'},
       hoverlabel: {bgcolor: css('page'), bordercolor: css('muted'), font: {color: css('text')}},
       shapes: [...this.base, ...this.marks()],
     });

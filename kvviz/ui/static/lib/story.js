@@ -20,7 +20,8 @@ export function stepOf(raw) {
   if (!id(sel.a) || !(sel.budget > 0 && sel.budget <= 1)) return null;
   return {words: raw.words.slice(0, MOST_WORDS), shows: raw.shows, view: {a: sel.a, b: id(sel.b),
     budget: sel.budget, tok: Array.isArray(tok) && tok.length === 2 && tok.every(whole) ? [...tok] : null,
-    layer: whole(sel.layer) ? sel.layer : null, head: whole(sel.head) ? sel.head : null, grain: GRAINS.includes(sel.grain) ? sel.grain : 'token'}};
+    layer: whole(sel.layer) ? sel.layer : null, head: whole(sel.head) ? sel.head : null,
+    grain: GRAINS.includes(sel.grain) ? sel.grain : 'token'}};
 }
 
 const stepsOf = raw => Array.isArray(raw) ? raw.slice(0, MOST_STEPS).map(stepOf).filter(Boolean) : [];
@@ -48,7 +49,8 @@ function keep(steps) {
 export function setSteps(steps) {
   story.steps = steps;
   if (!page.offline) keep(steps);
-  if (location.hash.startsWith('#story=')) history.replaceState(history.state, '', location.href.split('#')[0]);
+  if (location.hash.startsWith('#story='))
+    history.replaceState(history.state, '', location.href.split('#')[0]);
 }
 
 // What a run's story is: that of the link it was opened with, else the browser's draft, else the run's own.

@@ -37,7 +37,8 @@ export function buildBar() {
     h('div', {class: 'kv-bar-row'}, bar.a, bar.b, bar.swap,
       h('div', {class: 'kv-budget'}, h('span', {class: 'kv-label'}, 'Budget'),
         h('div', {class: 'kv-slide'}, bar.slider, bar.ticks), playButton, bar.triple)),
-    h('div', {class: 'kv-bar-row'}, bar.layer, bar.head, bar.grain, bar.tokens, bar.marks, bar.clear, addButton));
+    h('div', {class: 'kv-bar-row'}, bar.layer, bar.head, bar.grain, bar.tokens, bar.marks,
+      bar.clear, addButton));
 }
 
 function slide() {

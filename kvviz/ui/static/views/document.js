@@ -113,7 +113,8 @@ function legend(ab, by) {
     h('span', {class: 'kv-key'}, h('span', {class: `kv-t ${c}`}, 'word'), ' ', text));
 }
 
-const docView = addView({id: 'document', reads: ['run', 'a', 'b', 'budget', 'layer', 'head', 'grain', 'direction'],
+const docView = addView({id: 'document',
+  reads: ['run', 'a', 'b', 'budget', 'layer', 'head', 'grain', 'direction'],
   el: docBox,
   async refresh() {
   if (!S.doc) return;

@@ -20,9 +20,11 @@ export function figures(look) {
   const items = new Panel({...common, id: 'evidence-items', title: 'Item by item: A against B',
     view: 'evidence_items', height: 370, reads: reads('measure', 'a', 'b', 'budget'),
     onPick: (p, panel) => p.customdata?.[1] && openItem(p.customdata[1], {}, panel)});
-  const slices = new Panel({...common, id: 'evidence-slices', title: 'Where it holds', view: 'evidence_slices',
+  const slices = new Panel({...common, id: 'evidence-slices', title: 'Where it holds',
+    view: 'evidence_slices',
     height: 240, reads: reads('measure', 'a', 'b', 'budget', 'by')});
-  const needles = new Panel({...common, id: 'evidence-needles', title: 'Needle grid', view: 'evidence_needles',
+  const needles = new Panel({...common, id: 'evidence-needles', title: 'Needle grid',
+    view: 'evidence_needles',
     height: 300, reads: reads(), onPick: (p, panel) => {
       const [, item, a, name] = p.customdata || [];
       if (item) openItem(item, a === 'full' ? {} : {a, budget: name}, panel);

@@ -4,7 +4,8 @@ import {addView, redo} from '../lib/state.js';
 import {askSweep, onEvidence, reads} from './evidence_state.js';
 
 const cell = (label, ...nodes) => h('td', {'data-label': label}, h('span', {}, nodes));
-const table = (heads, rows) => h('div', {class: 'kv-scroll'}, h('table', {class: 'kv-table kv-stacks kv-evidence-table'},
+const table = (heads, rows) => h('div', {class: 'kv-scroll'},
+  h('table', {class: 'kv-table kv-stacks kv-evidence-table'},
   h('thead', {}, h('tr', {}, heads.map(name => h('th', {scope: 'col'}, name)))), h('tbody', {}, rows)));
 
 // A view of the sweep that is words only: `write` puts the reply into `box`.
@@ -23,7 +24,8 @@ export function chooseBox(look) {
     'aria-label': 'Quality to keep, percent of the full cache’s right answers'});
   const view = written('evidence-choose', answer, 'evidence_choose', [], reply => {
     put(answer, h('p', {class: 'kv-try-sentence'}, reply.sentence, ' ', reply.chosen
-      ? h('button', {class: 'kv-button kv-small', onclick: () => look(reply.chosen)}, 'Look at it as A') : null),
+      ? h('button', {class: 'kv-button kv-small', onclick: () => look(reply.chosen)},
+        'Look at it as A') : null),
     h('details', {class: 'kv-more'}, h('summary', {}, `The evidence: ${reply.rows.length} candidates, the `
       + 'smallest budget first'),
     table(Object.keys(reply.rows[0] || {}), reply.rows.map(row => h('tr', {},
@@ -48,7 +50,8 @@ written('evidence-claims', claimsTable, 'evidence_claims', [], reply => {
     cell('Here', h('span', {class: VERDICTS[c.verdict] || 'kv-grey'}, c.verdict)),
     cell('Value', c.value === null ? '–' : [short(c.value), h('br'), c.interval[0] === null ? 'no interval'
       : `${short(c.interval[0])} to ${short(c.interval[1])}`, h('br'), `n = ${c.n}`]),
-    cell('Why', c.reason)))), h('p', {class: 'kv-guide'}, `Protocol: ${reply.protocol}. ${reply.correction}`));
+    cell('Why', c.reason)))), h('p', {class: 'kv-guide'},
+    `Protocol: ${reply.protocol}. ${reply.correction}`));
 });
 export const claimsBox = h('section', {class: 'kv-panel', id: 'kv-evidence-claims', 'aria-label': 'Claims'},
   h('h3', {class: 'kv-panel-title'}, 'Claims of the papers, here'),

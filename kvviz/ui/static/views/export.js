@@ -29,8 +29,8 @@ export async function exportRun(kind) {
   tellStatus(reply.error, true);
   if (reply.error) return;
   const ending = reply.name.split('.').pop();
-  const view = NAMED.includes(kind) ? [kind === 'html' ? 'report' : 'page', label(S.sel.a), S.sel.b && label(S.sel.b),
-    fmt.budget(S.sel.budget)] : ['run'];
+  const view = NAMED.includes(kind) ? [kind === 'html' ? 'report' : 'page', label(S.sel.a),
+    S.sel.b && label(S.sel.b), fmt.budget(S.sel.budget)] : ['run'];
   const name = fileName([S.meta.title, ...view].filter(Boolean).join(' '), ending);
   if (reply.text !== undefined) { save(name, reply.text, reply.type); return; }
   try {  // read here, not by a link: a failure is told, and the file has a name of its own

@@ -5,7 +5,8 @@ import {S, choose, isDecoded, stepIndex, working} from '../lib/state.js';
 const STOP_MS = 650, DECODED_MS = 1700;  // how long a stop stays; longer where there are answers to read
 const WORDS = calm() ? ['Next budget', 'Next budget'] : ['▶ Play', '■ Stop'];
 export const playButton = h('button', {class: 'kv-button kv-small', id: 'kv-play', 'aria-pressed': 'false',
-  title: 'Let the budget run from all to the smallest; Escape stops it', onclick: () => playBudget()}, WORDS[0]);
+  title: 'Let the budget run from all to the smallest; Escape stops it',
+  onclick: () => playBudget()}, WORDS[0]);
 let turn = 0, playing = false;
 
 function told(on) {

@@ -130,7 +130,8 @@ function showLive(s) {
   liveBox.hidden = false;
   Object.assign(liveText, s.answers || {});
   const names = Object.keys(liveText);
-  put(livePart, job ? null : progressLine(s), names.length ? h('div', {class: 'kv-live-grid'}, names.map(name =>
+  put(livePart, job ? null : progressLine(s), names.length
+    ? h('div', {class: 'kv-live-grid'}, names.map(name =>
     h('article', {class: 'kv-live-card'}, h('h4', {}, name),
       h('p', {dir: 'auto'}, liveText[name] || '…')))) : null);
 }

@@ -32,7 +32,8 @@ export const addButton = h('button', {class: 'kv-button kv-small', id: 'kv-add-v
 const NAMES = {answers: 'Answers', text: 'Text', budget: 'Budget'};
 const tabName = id => tabs.get(id)?.button.textContent || NAMES[id] || id;
 const showsWhat = () => [['answers', 'Answers'], ['text', 'Text'], ['budget', 'Budget'],
-  ...[...tabs].filter(([id, tab]) => !tab.button.hidden && id !== 'beside').map(([id, tab]) => [id, tab.button.textContent])];
+  ...[...tabs].filter(([id, tab]) => !tab.button.hidden && id !== 'beside')
+    .map(([id, tab]) => [id, tab.button.textContent])];
 
 function toggle(open = box.hidden) {
   box.hidden = !open;
@@ -79,13 +80,15 @@ function row(step, i) {
     onchange: event => change(with_(i, {shows: event.target.value}), `Step ${i + 1} changed.`)},
   showsWhat().map(([id, name]) => h('option', {value: id, selected: id === step.shows}, name)));
   return h('li', {}, h('div', {class: 'kv-step-row'},
-    h('input', {type: 'text', class: 'kv-step-text', value: step.words, readOnly: page.offline, maxlength: MOST_WORDS, dir: 'auto',
+    h('input', {type: 'text', class: 'kv-step-text', value: step.words, readOnly: page.offline,
+      maxlength: MOST_WORDS, dir: 'auto',
       'aria-label': `Sentence of step ${i + 1}`,
       onchange: event => change(with_(i, {words: event.target.value.trim()}), `Step ${i + 1} changed.`)}),
     what,
     button('Show', () => walk({name: 'Story', steps: story.steps, at: i}),
       {'aria-label': `Show step ${i + 1}`}),
-    h('span', {class: 'kv-step-row kv-step-edit'}, button('↑', () => move(i, -1), {'aria-label': `Move step ${i + 1} up`, 'data-move': `${i}:-1`,
+    h('span', {class: 'kv-step-row kv-step-edit'}, button('↑', () => move(i, -1),
+      {'aria-label': `Move step ${i + 1} up`, 'data-move': `${i}:-1`,
       disabled: i === 0}),
     button('↓', () => move(i, 1), {'aria-label': `Move step ${i + 1} down`, 'data-move': `${i}:1`,
       disabled: i === story.steps.length - 1}),
@@ -101,7 +104,8 @@ function draw() {
   storyButton.textContent = count ? `Story (${count})` : 'Story';
   put(list, story.steps.map(row));
   tools.hidden = !count;
-  put(note, page.offline ? '' : count ? 'The browser keeps this draft; Export, Whole run keeps it with the run.'
+  put(note, page.offline ? '' : count
+    ? 'The browser keeps this draft; Export, Whole run keeps it with the run.'
     : 'Choose what you want to show, write one sentence, add it. The steps play on a stage for a talk.');
 }
 

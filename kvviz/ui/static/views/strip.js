@@ -29,7 +29,8 @@ export function showView(step) {
 
 // Walks `steps` from `at`. `move` false: only says it, and leaves the page as it is.
 // `buttons(at, last)` gives [word of Next, what follows the last step], `over` what ends it.
-export function walk({name, steps, at = 0, move = true, next = () => ['Next'], over = closeStrip, end = 'Close'}) {
+export function walk({name, steps, at = 0, move = true, next = () => ['Next'], over = closeStrip,
+  end = 'Close'}) {
   shown = {name, steps, at, next, over, end};
   strip.hidden = false;
   strip.setAttribute('aria-label', name);
