@@ -35,7 +35,7 @@ def add(parser: argparse.ArgumentParser) -> None:
     add("--by", default="head,passage", metavar="LIST", help=f"of {', '.join(UNITS)} (default: %(default)s)")
     add("--passage", default="sentence", choices=PASSAGES, help="what a passage is (default: %(default)s)")
     add("--rescue", action="store_true", help="also search the fewest entries that return the answer")
-    add("--rescue-trials", type=int, metavar="N", help="trials that the search may take (default: 1500)")
+    add("--rescue-trials", type=int, metavar="N", help="trials that the search may take (default: 1000)")
     add("--would-do", action="store_true", help="also search the smallest cache that gives the answer")
     add("--would-do-trials", type=int, metavar="N", help="trials that the search may take (default: 3000)")
     add_model(parser)

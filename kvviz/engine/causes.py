@@ -28,6 +28,7 @@ from kvviz.errors import Cancelled, InputError
 from kvviz.models import Model
 from kvviz.results.causes import PUT_BACK, TAKEN_OUT, Causes, Effect, Rescue
 from kvviz.results.passages import Passage, passages
+from kvviz.results.times import RESCUE_TRIALS
 from kvviz.types import Event, Prompt
 
 
@@ -173,7 +174,7 @@ class _Effects:
         most, begun = sum(todo.values()), trials.count
         if not most:
             return
-        pace = _Pace(self.ground.seconds, todo, min(ask.rescue, rescues.TYPICAL_TRIALS))
+        pace = _Pace(self.ground.seconds, todo, min(ask.rescue, RESCUE_TRIALS))
         yield Event("cause", f"{most:,} caches to try", 0, most, pace.left())
         for direction in ask.directions:
             for kind in ask.by:

@@ -17,8 +17,7 @@ from kvviz.results.causes import Causes, Controls, Rescue
 from kvviz.results.passages import Passage
 from kvviz.types import Event
 
-MOST_TRIALS = 1500
-TYPICAL_TRIALS = 600  # that a search takes, about
+MOST_TRIALS = 1000
 LISTED = 5000  # entries a rescue may have: more of them tell nobody anything
 N_CONTROLS = 20  # random sets beside a rescue
 SEED = 0

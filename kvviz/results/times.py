@@ -12,12 +12,13 @@ _WRITING = ("decode",)
 _LOOKING = ("score", "errors", "lenses")
 
 
-RESCUE_TRIALS = 300  # that a search for the smallest rescue takes, about
+RESCUE_TRIALS = 600  # that a search for the smallest rescue takes, about
 
 
 def causes_seconds(c: Comparison, units: int) -> float | None:
-    """About how long a search for causes takes with so many units in both directions: a trial is one answer
-    that is fed, not written, which takes about half the time. None where a run does not say what that is."""
+    """About how long a search for causes takes with so many units in both directions, before any trial was
+    timed: one takes about half as long as an answer of the run did, which was written and fed again. None
+    where a run does not say how long that was."""
     if not c.variants or not c.seconds.get("decode"):
         return None
     each = c.seconds["decode"] / (len(c.variants) + 1) / 2

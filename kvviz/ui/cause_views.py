@@ -54,6 +54,7 @@ def _words(c: Comparison, found: Causes) -> dict[str, Any]:
             for way in (PUT_BACK, TAKEN_OUT)}  # fmt: skip
     rescue = found.rescue
     return {
+        "stopped": found.stopped,
         "gap": said.gap_sentence(c, found),
         "rescue": said.rescue_sentence(c, found),
         "details": said.rescue_details(found),

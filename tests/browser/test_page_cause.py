@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
+ASSETS = Path(__file__).parents[2] / "assets" / "runs"
 RUN = "?r=stored-e-findings&a=snapkv&b=dropkv&k=0.1"
 
 
@@ -31,3 +34,52 @@ def test_causes_fork_and_attention_are_shown_without_a_model(visit):
     expect(page.locator("#kv-doc-text .kv-hollow").first).to_be_attached()
     page.keyboard.press("Escape")
     expect(page.locator("#kv-doc-text .kv-hollow")).to_have_count(0)
+
+
+def test_find_the_cause_tells_how_long_stops_and_goes_on(visit_fresh):
+    page = visit_fresh("?r=stored-a-stored-run&a=snapkv&b=dropkv&k=0.1&v=cause")
+    job = page.locator("#kv-sheet-cause .kv-job")
+    page.locator("#kv-find-cause").click()
+    expect(job).to_contain_text("about 30 s left")
+    page.locator("#kv-live button").click()
+    expect(job).to_contain_text("Stopped. What was found until then is shown.")
+    page.wait_for_selector("#kv-cause-heads .kv-plot-box[data-drawn]")
+    expect(page.locator("#kv-find-cause")).to_have_text("Go on")
+    page.locator("#kv-find-cause").click()
+    expect(page.locator("#kv-cause-words")).to_contain_text("back into SnapKV's cache")
+    expect(page.locator("#kv-find-cause")).to_have_count(0)
+
+
+def test_another_token_is_gone_on_from(visit_fresh):
+    page = visit_fresh(RUN)
+    page.locator("#kv-fork-button").click()
+    page.locator(".kv-fork-column").nth(1).locator(".kv-fork-row").nth(1).click()
+    page.locator("#kv-branch").click()
+    said = "SnapKV, made to say “·other·<b>” at token 0: “It is elsewhere” (wrong)"
+    expect(page.locator("#kv-fork .kv-edits")).to_contain_text(said)
+
+
+@pytest.fixture(scope="module")
+def examples(chromium_path, serve):
+    from fake_engine import FakeEngine
+
+    from kvviz.ui import runs
+
+    folder = runs.STORED
+    url, close = serve(FakeEngine(), ASSETS)
+    yield url
+    close()
+    runs.STORED = folder
+
+
+def test_every_example_opens_its_causes_and_fork(visit_fresh, examples):
+    """Also in the address that a reader is sent; the shared page's run is its own."""
+    names = [path.stem for path in sorted(ASSETS.glob("*.zip"))]
+    page = visit_fresh(f"?r=stored-{names[0]}&v=cause", url=examples)
+    for name in names:
+        page.goto(f"{examples}?r=stored-{name}&v=cause")
+        page.wait_for_selector("#kv-cause-rescue .kv-plot-box[data-drawn]")
+        expect(page.locator("#kv-cause-words")).to_contain_text("back into SnapKV's cache")
+        for panel in ("cause-heads", "cause-passages", "cause-held", "cause-map"):
+            page.wait_for_selector(f"#kv-{panel} .kv-plot-box[data-drawn]", state="attached")
+        expect(page.locator("#kv-fork-button")).to_be_visible()

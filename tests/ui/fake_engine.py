@@ -61,8 +61,8 @@ class FakeEngine:
             if cancel.is_set():
                 found = dataclasses.replace(found, taken_out=[], rescue=None, stopped=True)
                 break
-            time.sleep(self.pause)
-            yield Event("cause", f"Putting back head by head, {step}", step, self.steps, 3.0)
+            time.sleep(4 * self.pause)
+            yield Event("cause", f"Putting back head by head, {step}", step, self.steps, 30.0)
         yield Event("done", "Done", 1, 1, 0.0, result=comparison.with_causes(found))
 
     def branch(self, ask, comparison, answer, step, index, cancel, progress):

@@ -8,6 +8,8 @@ from fake_engine import FakeEngine
 
 from kvviz.settings import settings
 from kvviz.ui.cause_desk import PART, CauseDesk
+from kvviz.ui.cause_views import cause_view
+from kvviz.ui.chosen import checked
 from kvviz.ui.desk import Desk
 
 WHO = SimpleNamespace(session_hash="one", cookies={})
@@ -26,7 +28,7 @@ def statuses(handler, **data):
 def test_what_is_found_joins_the_run_and_how_long_it_takes_is_told(desk):
     told = statuses(desk.find, sel=A)
     assert told[-1]["state"] == "done" and told[-1]["experiment"]
-    assert any(s.get("seconds_left") == 3.0 and "head by head" in s["message"] for s in told)
+    assert any(s.get("seconds_left") == 30.0 and "head by head" in s["message"] for s in told)
     found = desk.desk.store.get(told[-1]["run"]).comparison
     assert found.causes["dropkv@0.2"].rescue is not None
     assert "snapkv@0.1" in found.causes  # what was known stays
@@ -40,7 +42,9 @@ def test_stop_keeps_what_was_found_until_then(desk):
         if told[-1]["state"] == "running":
             desk.desk.stop(WHO)
     assert (told[-1]["state"], told[-1]["message"]) == ("stopped", PART)
-    half = desk.desk.store.get(told[-1]["run"]).comparison.causes["dropkv@0.2"]
+    run = desk.desk.store.get(told[-1]["run"])
+    half = run.comparison.causes["dropkv@0.2"]
+    assert cause_view(run, checked(A, run.comparison), {})["stopped"]  # the page offers to go on
     assert half.stopped and half.put_back and not half.taken_out
 
 

@@ -21,7 +21,8 @@ function finder(reply) {
   const about = reply.seconds ? `about ${fmt.seconds(Math.max(1, reply.seconds))}` : '';
   return h('div', {class: 'kv-tools'},
     h('button', {class: 'kv-button kv-primary', id: 'kv-find-cause',
-      onclick: () => startJob('find_cause', {run: S.run, sel: S.sel}, line)}, 'Find the cause'),
+      onclick: () => startJob('find_cause', {run: S.run, sel: S.sel}, line)},
+    reply.stopped ? 'Go on' : 'Find the cause'),
     h('span', {class: 'kv-muted'}, [about, S.meta.origin === 'own' ? '' : 'loads the model first',
       'Stop keeps what is done'].filter(Boolean).join(' · ')));
 }
@@ -136,7 +137,7 @@ export function buildCause() {
     rescued.hidden = rescueBox.hidden = !reply.rescue;
     put(intro, reply.rescue ? h('p', {class: 'kv-try-sentence'}, reply.rescue) : null, h('p', {}, reply.gap),
       reply.notes.map(note => h('p', {class: 'kv-guide'}, note)),
-      h('p', {class: 'kv-guide'}, `${reply.name}: ${reply.cost}.`));
+      h('p', {class: 'kv-guide'}, `${reply.name}: ${reply.cost}.`), reply.stopped ? finder(reply) : null);
     put(rescueBox, reply.details.map(words => h('p', {}, words)), reply.controls.map(dots),
       h('p', {class: 'kv-guide'}, '● returns the answer ○ does not'));
     put(wouldBox, h('p', {}, reply.would_words));
