@@ -13,7 +13,6 @@ from kvviz.models import load
 from kvviz.models.catalog import CATALOG, LENGTHS, Shape, chosen_first, offer, offered
 from kvviz.models.load import pick_device, pick_dtype
 from kvviz.settings import settings
-from kvviz.ui.form import form
 
 PUBLIC = settings({"KVVIZ_PUBLIC": "1"})
 GB = 10**9
@@ -90,15 +89,6 @@ def test_what_fits_is_offered_and_the_largest_of_it_is_first_on_a_gpu():
     small = [row.id for row in offered(PUBLIC, Room(False, 8 * GB))]
     assert small[:4] == ["smollm2-135m", "smollm2-360m", "qwen2.5-0.5b", "qwen3-0.6b"]
     assert "smollm2-1.7b" not in small and len(offered(PUBLIC, Room(True, 640 * GB))) == len(CATALOG)
-
-
-def test_the_form_starts_with_that_model(monkeypatch):
-    from fake_engine import FakeEngine
-
-    monkeypatch.setattr("kvviz.models.catalog.room", lambda: Room(True, 24 * GB))
-    assert form(FakeEngine(), PUBLIC)["first"]["model"] == "qwen3-8b"
-    monkeypatch.setattr("kvviz.models.catalog.room", lambda: Room(False, 24 * GB))
-    assert form(FakeEngine(), PUBLIC)["first"]["model"] == "smollm2-135m"
 
 
 def test_where_a_gpu_is_lent_cuda_is_left_alone(monkeypatch):

@@ -349,3 +349,11 @@ def test_what_stands_around_the_question_is_the_same_everywhere(engine, monkeypa
                  "--cue", "The code is", "--turns", said]  # fmt: skip
     assert cli.main(list(map(str, arguments))) == 0
     assert kvviz.load_comparison(out).prompt.input_ids.tolist() == ids
+
+
+def test_the_form_starts_with_the_largest_model_that_fits_a_gpu(monkeypatch):
+    from kvviz.hardware import Room
+
+    for on, first in ((Room(True, 24 * 10**9), "qwen3-8b"), (Room(False, 24 * 10**9), "smollm2-135m")):
+        monkeypatch.setattr("kvviz.models.catalog.room", lambda on=on: on)
+        assert offered(FakeEngine(), settings({"KVVIZ_PUBLIC": "1"}))["first"]["model"] == first
