@@ -13,16 +13,19 @@ _LOOKING = ("score", "errors", "lenses")
 
 
 RESCUE_TRIALS = 600  # that a search for the smallest rescue takes, about
+# A token of a trial costs about as much as one that is read; in a search, where few trials run side by side
+# and some answers are written, more.
+_FED, _SEARCHED = 1.5, 4
 
 
 def causes_seconds(c: Comparison, units: int) -> float | None:
     """About how long a search for causes takes with so many units in both directions, before any trial was
-    timed: one takes about half as long as an answer of the run did, which was written and fed again. None
-    where a run does not say how long that was."""
-    if not c.variants or not c.seconds.get("decode"):
+    timed. None where a run does not say how long reading took."""
+    reading = c.seconds.get("prefill", 0.0)
+    if not reading or not c.full.token_ids:
         return None
-    each = c.seconds["decode"] / (len(c.variants) + 1) / 2
-    return c.seconds.get("prefill", 0.0) + each * (2 * units + RESCUE_TRIALS)
+    tokens = len(c.full.token_ids) * (_FED * 2 * units + _SEARCHED * RESCUE_TRIALS)
+    return reading * (1 + tokens / c.n)
 
 
 def branch_seconds(c: Comparison) -> float | None:

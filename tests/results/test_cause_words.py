@@ -12,6 +12,7 @@ from kvviz.results.causes import Controls
 from kvviz.results.finding import finding
 from kvviz.results.fork import Fork, Path, Step
 from kvviz.results.same import same_settings, settings_apart
+from kvviz.results.times import causes_seconds
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +99,14 @@ def test_what_the_settings_do_is_not_put_down_to_the_formula(verdicts, said):
     assert settings_apart(c, sides) == ""
     sides[1].options = {"window": 8, "pool": 11, "pool_kind": "max"}
     assert settings_apart(c, sides).endswith(f". With equal settings, {said}")
+
+
+def test_how_long_a_search_takes_is_told_from_how_long_reading_took():
+    """More with more units; None where that is not known."""
+    c = with_findings(synthetic_comparison(n=300, L=4))
+    c.seconds["prefill"] = 1.3 * c.n / 1041
+    c.full.token_ids = list(range(17))
+    assert 30 < causes_seconds(c, 132) < 90  # a token of a trial costs about as much as one that is read
+    assert causes_seconds(c, 264) > causes_seconds(c, 132)
+    del c.seconds["prefill"]
+    assert causes_seconds(c, 132) is None

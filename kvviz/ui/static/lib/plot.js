@@ -31,6 +31,7 @@ export class Plot {
   async paint() {
     if (!this.spec || !this.host.isConnected || !this.host.clientWidth) return;
     const Plotly = await plotly();
+    await new Promise(done => setTimeout(done));  // what has come meanwhile is shown before this is laid out
     const {data, layout} = resolve({data: this.spec.data, layout: this.spec.layout});
     this.base = layout.shapes || [];
     const {title, showlegend} = layout;

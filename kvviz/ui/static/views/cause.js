@@ -78,47 +78,7 @@ export function buildCause() {
     h('label', {class: 'kv-check'}, h('input', {type: 'radio', name: 'kv-direction', value: id,
       id: `kv-way-${id}`, checked: id === LOOK.direction,
       onchange() { LOOK.direction = id; touch(['direction']); }}), name)));
-  const heads = new Panel({id: 'cause-heads', title: 'Heads', view: 'cause_heads', tab, height: 400,
-    reads: [...reads, 'direction'], args: () => ({direction: LOOK.direction}), onHover: barWords,
-    mark: headRect,
-    onPick: p => p.pointNumber?.length === 2
-      && choose({layer: p.pointNumber[0], head: p.pointNumber[1]}, 'cause')});
-  const unit = chooser('Dots are', [['head', 'KV heads'], ['passage', 'passages']], 'head',
-    v => { LOOK.unit = v; touch(['unit']); }, {id: 'kv-cause-unit'});
-  const scatter = new Panel({id: 'cause-scatter', title: 'Put back against taken out', view: 'cause_scatter',
-    tab,
-    height: 400, reads: [...reads, 'unit'], args: () => ({unit: LOOK.unit}), tools: [unit], onHover: barWords,
-    onPick: p => Array.isArray(p.customdata) && choose(LOOK.unit === 'head'
-      ? {layer: p.customdata[0], head: p.customdata[1]} : {tok: p.customdata.slice(0, 2)}, 'cause')});
-  const bars = new Panel({id: 'cause-passages', title: 'Passages', view: 'cause_passages', tab, height: 280,
-    reads: [...reads, 'direction'], args: () => ({direction: LOOK.direction}), onHover: barWords,
-    onPick: p => Array.isArray(p.customdata) && choose({tok: p.customdata.slice(0, 2)}, 'cause'),
-    mark: () => S.sel.tok ? [{x0: S.sel.tok[0] - 0.5, x1: S.sel.tok[1] - 0.5, y0: 0, y1: 1,
-      yref: 'paper'}] : []});
-  const rescue = new Panel({id: 'cause-rescue', title: 'The entries that return the answer',
-    view: 'cause_rescue',
-    tab, height: 220, reads, args: () => ({columns: rescue.plot.pixels() || 300}),
-    onHover: p => rescueWords(p, rescue),
-    onPick: p => {
-      const at = rescue.plot.spec.layout.meta.heads;
-      if (Array.isArray(p.customdata) && !Array.isArray(p.pointNumber)) {
-        const [row, t] = p.customdata;
-        choose({layer: at[row][0], head: at[row][1], tok: [t, t + 1]}, 'cause');
-      }
-    }});
-  rescue.plot.sides = 90;
-  const agree = new Panel({id: 'cause-agreement', title: 'Does each method keep what matters?',
-    view: 'cause_agreement', tab, height: 220, reads: [...reads, 'b'], onHover: barWords});
-  const held = new Panel({id: 'cause-held', title: 'Who holds the cache that would do', view: 'cause_held',
-    tab,
-    height: 220, reads: [...reads, 'b'], onHover: barWords});
-  const map = new Panel({id: 'cause-map', title: 'Found by search', view: 'cause_map', tab, height: 400,
-    reads: ['run'], args: () => ({columns: map.plot.pixels() || 300})});
-  map.plot.sides = 90;
-  const each = h('div', {}, h('div', {class: 'kv-split'}, heads.el, scatter.el), tops, bars.el);
-  const rescued = h('div', {}, rescue.el), agreed = h('div', {}, agree.el);
-  const would = h('div', {}, h('h3', {class: 'kv-panel-title'}, 'The cache that would do'), wouldBox, held.el,
-    map.el);
+  // Asked for in the order in which they stand: the words, then what is in sight first.
   addView({id: 'cause', tab, el: intro, reads: [...reads, 'direction'], async refresh() {
     const reply = await ask('cause');
     if (reply.lost) return;
@@ -143,5 +103,46 @@ export function buildCause() {
     put(wouldBox, h('p', {}, reply.would_words));
     topWords(reply);
   }});
+  const rescue = new Panel({id: 'cause-rescue', title: 'The entries that return the answer',
+    view: 'cause_rescue',
+    tab, height: 220, reads, args: () => ({columns: rescue.plot.pixels() || 300}),
+    onHover: p => rescueWords(p, rescue),
+    onPick: p => {
+      const at = rescue.plot.spec.layout.meta.heads;
+      if (Array.isArray(p.customdata) && !Array.isArray(p.pointNumber)) {
+        const [row, t] = p.customdata;
+        choose({layer: at[row][0], head: at[row][1], tok: [t, t + 1]}, 'cause');
+      }
+    }});
+  rescue.plot.sides = 90;
+  const heads = new Panel({id: 'cause-heads', title: 'Heads', view: 'cause_heads', tab, height: 400,
+    reads: [...reads, 'direction'], args: () => ({direction: LOOK.direction}), onHover: barWords,
+    mark: headRect,
+    onPick: p => p.pointNumber?.length === 2
+      && choose({layer: p.pointNumber[0], head: p.pointNumber[1]}, 'cause')});
+  const unit = chooser('Dots are', [['head', 'KV heads'], ['passage', 'passages']], 'head',
+    v => { LOOK.unit = v; touch(['unit']); }, {id: 'kv-cause-unit'});
+  const scatter = new Panel({id: 'cause-scatter', title: 'Put back against taken out', view: 'cause_scatter',
+    tab,
+    height: 400, reads: [...reads, 'unit'], args: () => ({unit: LOOK.unit}), tools: [unit], onHover: barWords,
+    onPick: p => Array.isArray(p.customdata) && choose(LOOK.unit === 'head'
+      ? {layer: p.customdata[0], head: p.customdata[1]} : {tok: p.customdata.slice(0, 2)}, 'cause')});
+  const bars = new Panel({id: 'cause-passages', title: 'Passages', view: 'cause_passages', tab, height: 280,
+    reads: [...reads, 'direction'], args: () => ({direction: LOOK.direction}), onHover: barWords,
+    onPick: p => Array.isArray(p.customdata) && choose({tok: p.customdata.slice(0, 2)}, 'cause'),
+    mark: () => S.sel.tok ? [{x0: S.sel.tok[0] - 0.5, x1: S.sel.tok[1] - 0.5, y0: 0, y1: 1,
+      yref: 'paper'}] : []});
+  const agree = new Panel({id: 'cause-agreement', title: 'Does each method keep what matters?',
+    view: 'cause_agreement', tab, height: 220, reads: [...reads, 'b'], onHover: barWords});
+  const held = new Panel({id: 'cause-held', title: 'Who holds the cache that would do', view: 'cause_held',
+    tab,
+    height: 220, reads: [...reads, 'b'], onHover: barWords});
+  const map = new Panel({id: 'cause-map', title: 'Found by search', view: 'cause_map', tab, height: 400,
+    reads: ['run'], args: () => ({columns: map.plot.pixels() || 300})});
+  map.plot.sides = 90;
+  const each = h('div', {}, h('div', {class: 'kv-split'}, heads.el, scatter.el), tops, bars.el);
+  const rescued = h('div', {}, rescue.el), agreed = h('div', {}, agree.el);
+  const would = h('div', {}, h('h3', {class: 'kv-panel-title'}, 'The cache that would do'), wouldBox, held.el,
+    map.el);
   return [intro, line, rescueBox, rescued, way, each, agreed, would];
 }
