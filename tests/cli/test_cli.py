@@ -267,7 +267,7 @@ def one_place(monkeypatch):
     """A needle at two places of a text short enough for a tiny model."""
     words = {"document": "The code is 58213. " * 9, "question": "Which?", "expected": "58213"}
     words |= {"text": 0, "tokens": 90, "needle_sentence": ""}
-    cases = [SimpleNamespace(**words, depth=depth) for depth in (0, 0.5)]
+    cases = [SimpleNamespace(**words, depth=depth, reached=depth) for depth in (0, 0.5)]
     monkeypatch.setattr("kvviz.evaluate.grid.needle_cases", lambda *args: cases)
 
 
