@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Any
 
@@ -76,14 +76,15 @@ class Ground:
 
     def works(self, base: np.ndarray) -> Callable[[list[np.ndarray]], list[bool]]:
         """Whether sets of entries, put into a kept set, return the answer."""
+        return lambda sets: self.return_it(self.having(s, base) for s in sets)
+
+    def return_it(self, trials: Iterable[np.ndarray]) -> list[bool]:
+        """Whether each of these kept sets gives the answer."""
         if self.steps is None:
-            return lambda sets: list(self.trials.agree((self.having(s, base) for s in sets), self.answer))
+            return list(self.trials.agree(trials, self.answer))
         # An answer that has not come a little after the whole cache's has not come back.
         most = min(self.most, len(self.answer) + LATER)
-        return lambda sets: [
-            self.returned(a.token_ids)
-            for a in self.trials.write((self.having(s, base) for s in sets), most)
-        ]
+        return [self.returned(a.token_ids) for a in self.trials.write(trials, most)]
 
     def gains(self, sets: list[np.ndarray]) -> list[float]:
         """Nats of the answer that sets of entries return."""

@@ -128,12 +128,7 @@ def _controls(ground: Ground, best: np.ndarray) -> tuple[Controls, bool]:
     free = ground.lost & ~rescue
     sets = [np.flatnonzero(drawn(rescue.sum(-1), free, rng)) for _ in range(N_CONTROLS)]
     added = ground.works(ground.kept)(sets)
-    swapped = [
-        ground.returned(a.token_ids)
-        for a in ground.trials.write(
-            (ground.having(s, _room_for(ground, s)) for s in [best, *sets]), ground.most
-        )
-    ]
+    swapped = ground.return_it(ground.having(s, _room_for(ground, s)) for s in [best, *sets])
     return Controls(added, swapped[1:]), swapped[0]
 
 
