@@ -237,7 +237,7 @@ def test_two_visitors_do_not_meet(visit_fresh, served):
 
 def test_a_link_to_a_lost_run_says_so(visit_fresh):
     page = visit_fresh("?r=gone-run-id")
-    expect(page.locator(".kv-status")).to_contain_text("no longer kept here")
+    expect(page.locator(".kv-status:not([hidden])")).to_contain_text("no longer kept here")
     expect(page.locator("#kv-source")).to_contain_text("Stored example")
 
 

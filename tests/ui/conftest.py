@@ -10,6 +10,18 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 
+@pytest.fixture(scope="module", autouse=True)
+def shipped():
+    """The stored runs and sweeps of the package, also where a browser test of this process serves others."""
+    from kvviz.resources import asset
+    from kvviz.ui import runs, sweeps
+
+    others = runs.STORED, sweeps.STORED
+    runs.STORED, sweeps.STORED = asset("runs"), asset("sweeps")
+    yield
+    runs.STORED, sweeps.STORED = others
+
+
 @pytest.fixture
 def comparison():
     from synthetic import synthetic_comparison, with_findings
