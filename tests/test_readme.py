@@ -5,6 +5,7 @@ import runpy
 import shlex
 from pathlib import Path
 
+import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -90,3 +91,14 @@ def test_one_version_everywhere():
     citation = yaml.safe_load((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
     newest = re.search(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.M)[1]
     assert kvviz.__version__ == project["version"] == citation["version"] == newest
+
+
+@pytest.mark.parametrize(("dtype", "times"), [("bfloat16", 4), ("float32", 8)])
+def test_the_memory_of_a_gguf_file_is_what_the_page_expects(tmp_path, dtype, times):
+    from kvviz.ui.models import _weights
+
+    file = tmp_path / "model.gguf"
+    file.write_bytes(b"x" * 1000)
+    assert _weights((str(file), dtype)) == times * 1000
+    models = " ".join(README.partition("## Models")[2].partition("##")[0].split())
+    assert re.search(rf"{times} times (its size in memory )?in {dtype}", models)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -76,8 +77,14 @@ class KeptSet:
         return (self.bits[..., t >> 3] >> (7 - (t & 7)) & 1).view(bool)
 
     def counts(self) -> np.ndarray:
-        """Entries kept by each head, int64 [L, Hkv]."""
-        return np.bitwise_count(self.bits).sum(axis=-1, dtype=np.int64)
+        """Entries kept by each head, int64 [L, Hkv]; counted once, not to be written to."""
+        return self._counts
+
+    @cached_property
+    def _counts(self) -> np.ndarray:
+        counted = np.bitwise_count(self.bits).sum(axis=-1, dtype=np.int64)
+        counted.flags.writeable = False
+        return counted
 
     def protected_tokens(self) -> np.ndarray:
         """Tokens that some head keeps by rule, bool [n]."""
@@ -109,8 +116,8 @@ def window_starts(model: ModelInfo, n: int) -> np.ndarray:
 def everything(model: ModelInfo, n: int) -> KeptSet:
     """What the full cache holds: all that a layer's window still reaches."""
     held = np.arange(n)[None, :] >= window_starts(model, n)[:, None]
-    mask = np.broadcast_to(held[:, None], (model.n_layers, model.n_kv_heads, n))
-    return KeptSet.pack(mask, np.zeros((1, 1, 1), bool), n)
+    bits = np.packbits(held, axis=-1)[:, None].repeat(model.n_kv_heads, axis=1)
+    return KeptSet(bits, np.zeros_like(bits), n, n)
 
 
 def nearest(values: Sequence[float], value: float) -> list[float]:

@@ -99,7 +99,7 @@ def launch_options() -> dict[str, Any]:
         "server_name": os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"),
         "server_port": _port(os.environ.get("GRADIO_SERVER_PORT") or "7860"),
         "head": assets.head() + _META,
-        "app_kwargs": {"routes": assets.routes()},
+        "app_kwargs": {"routes": assets.routes(), "openapi_url": None},  # Gradio's own page describes the API
         "theme": gr.themes.Base(primary_hue="teal", font=["system-ui", "sans-serif"],
                                 font_mono=["ui-monospace", "monospace"]),
         "max_file_size": max(limit, 64 * 2**20),  # saved runs are larger than documents

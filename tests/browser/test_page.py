@@ -45,6 +45,7 @@ def fill_form(page, document="A short text.", question="What?"):
 def test_first_screen(visit_fresh):
     page = visit_fresh()
     expect(page.locator("#kv-source")).to_contain_text("Stored example")
+    expect(page.locator("#kv-source")).to_contain_text("greedy")
     expect(page.locator("#kv-finding")).to_contain_text("58213")
     expect(page.locator(".kv-card")).to_have_count(3)
     expect(page.locator("#kv-doc-text")).to_contain_text("lighthouse")

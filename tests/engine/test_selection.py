@@ -582,6 +582,25 @@ def test_a_budget_that_stage_one_fills_is_said():
     assert note not in select(trace, "defensivekv", 200, **{**options, "coverage": 0.2}).notes
 
 
+def test_a_stop_is_heard_at_every_layer_of_one_method():
+    """With the widest pooling that is allowed: one layer of it is the longest that a stop waits."""
+    trace, calls = made_trace(3, 60), []
+    method = get_method("snapkv")
+    with pytest.raises(InputError, match="1 to 1,?023"):
+        method.resolve({"pool": 1025})
+    want = Wanted.at(trace, method, method.resolve({"pool": 1023}), 12)
+
+    def stop_at_the_second():
+        calls.append(len(calls))
+        if len(calls) == 2:
+            raise Cancelled("Stopped.")
+
+    scored = Scored(trace)
+    with pytest.raises(Cancelled):
+        list(scored.add([want], stop_at_the_second))
+    assert len(scored._held[scored._key(want)].layers) == 1
+
+
 def test_a_stop_is_heard_between_two_methods_of_one_layer():
     """What was scored by then stays, and is not scored again."""
     trace, calls = made_trace(3, 60), []

@@ -166,3 +166,12 @@ def test_bytes_are_those_of_the_arrays_held():
     again = dataclasses.replace(c.variants[0], method="again")
     shared = dataclasses.replace(c, variants=[*c.variants, again])
     assert shared.nbytes == held  # the same arrays again weigh nothing
+
+
+def test_entries_are_counted_once():
+    """A page that opens asks for the counts of every method and budget many times over."""
+    c = synthetic_comparison(n=64, L=2)
+    kept = c.at("snapkv", 0.5).kept
+    counts = kept.counts()
+    assert counts is kept.counts() and not counts.flags.writeable
+    assert np.array_equal(counts, kept.mask().sum(-1))

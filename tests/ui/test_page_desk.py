@@ -208,3 +208,25 @@ def test_decoding_more_reads_the_very_tokens_of_the_run(desk, monkeypatch):
     before = run.comparison
     list(desk.decode_more(SimpleNamespace(_data={"run": run.id, "budget": 0.15}), WHO))
     assert given == [(None,), (before,)]
+
+
+@pytest.mark.parametrize("other", ["weights", "shape", "vocabulary"])
+def test_a_run_is_not_added_to_by_another_model(comparison, other):
+    """The very tokens of a run mean something to the model that read them only."""
+    from kvviz.errors import InputError
+    from kvviz.ui.engine import _same
+
+    run = dataclasses.replace(comparison, settings={**comparison.settings, "weights": "made with"})
+    words = int(run.prompt.input_ids.max()) + 1
+    heads = run.model.n_kv_heads + 1
+
+    def model(weights="made with", info=run.model, vocabulary=words):
+        table = SimpleNamespace(num_embeddings=vocabulary)
+        hf = SimpleNamespace(get_input_embeddings=lambda: table)
+        return SimpleNamespace(info=info, weights_hash=weights, hf=hf)
+
+    assert _same(model(), run).input_ids.tolist() == run.prompt.input_ids.tolist()
+    changed = {"weights": {"weights": "other"}, "vocabulary": {"vocabulary": words - 1},
+               "shape": {"info": dataclasses.replace(run.model, n_kv_heads=heads)}}  # fmt: skip
+    with pytest.raises(InputError, match="was made with another .* Run the document again"):
+        _same(model(**changed[other]), run)

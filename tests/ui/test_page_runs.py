@@ -1,10 +1,13 @@
 """The store of runs: bounded, isolated, forgiving to a reload."""
 
+import threading
+import time
 from dataclasses import replace
 
 import pytest
 
 from kvviz.errors import InputError
+from kvviz.ui import runs
 from kvviz.ui.runs import RunStore
 
 
@@ -108,3 +111,28 @@ def test_a_file_heavier_than_the_store_is_refused_and_pushes_nothing_out(compari
     with pytest.raises(InputError, match="are kept here"):
         store.open(tmp_path / "run.zip", "b")
     assert store.get(kept.id) is kept
+
+
+def test_files_are_opened_one_at_a_time(comparison, tmp_path, monkeypatch):
+    """What a file unpacks to takes memory; the stored examples wait in the same line."""
+    inside, most, reading = [], [], threading.Lock()
+
+    def slowly(path):
+        with reading:
+            inside.append(path)
+            most.append(len(inside))
+        time.sleep(0.05)
+        with reading:
+            inside.remove(path)
+        return comparison
+
+    monkeypatch.setattr(runs, "load_comparison", slowly)
+    monkeypatch.setattr(runs, "stored_runs", lambda: {"stored-example": tmp_path / "stored.zip"})
+    store = RunStore()
+    calls = [lambda name=name: store.open(tmp_path / name, "visitor") for name in ("a.zip", "b.zip")]
+    threads = [threading.Thread(target=call) for call in [*calls, lambda: store.get("stored-example")]]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert most == [1, 1, 1]

@@ -28,6 +28,12 @@ def test_the_guard_is_in_front(served):
     assert httpx.get(url, headers={"host": "evil.example"}).status_code == 403
 
 
+def test_the_servers_inner_routes_are_not_listed(served):
+    _, url = served
+    assert httpx.get(f"{url}openapi.json").status_code == 404
+    assert httpx.get(f"{url}gradio_api/info").status_code == 200, "what may be called is"
+
+
 def test_a_call_ends_when_its_client_goes(served):
     from gradio_client import Client
 

@@ -1,5 +1,6 @@
 """Every view answers every request with strict JSON, and never with an exception."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -172,3 +173,31 @@ def test_exports_survive_a_cleaned_folder_and_say_when_the_disk_does_not_take_th
 
     monkeypatch.setattr(Path, "write_bytes", full)
     assert "could not be written on the server" in answer(store, exports, body)["error"]
+
+
+def test_exports_are_removed_when_the_server_ends(store, monkeypatch):
+    at_end = []
+    monkeypatch.setattr("atexit.register", lambda call, *a, **k: at_end.append(lambda: call(*a, **k)))
+    exports = Exports()
+    body = {"view": "export", "run": "stored-example", "args": {"kind": "npz"}}
+    assert Path(answer(store, exports, body)["path"]).is_file()
+    for call in at_end:
+        call()
+    assert not exports.folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({}, "greedy"),
+        ({"temperature": 0.7, "top_p": 0.9, "seed": 3}, "sampled at temperature 0.7 (top-p 0.9, seed 3)"),
+        ({"evict_every": 8}, "greedy · evicted again every 8 new tokens"),
+    ],
+)
+def test_the_line_of_the_source_says_how_answers_were_written(store, comparison, asked, said):
+    from kvviz.engine.ask import Ask
+
+    ask = dataclasses.replace(Ask.of_settings(comparison.settings), **asked)
+    settings = {**comparison.settings, "ask": ask.to_dict()}
+    run = store.add(dataclasses.replace(comparison, settings=settings), "own", "t")
+    assert answer(store, None, {"view": "meta", "run": run.id})["decoding"] == said
