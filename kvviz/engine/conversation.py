@@ -25,7 +25,7 @@ from kvviz.engine.documents import is_blank, readable
 from kvviz.engine.measures import first_difference, kl_divergence
 from kvviz.engine.prompts import build_prompt
 from kvviz.engine.scoring import Scored
-from kvviz.engine.steps import result_of
+from kvviz.engine.steps import called_as, result_of
 from kvviz.engine.templates import further, moment_of
 from kvviz.engine.tokens import encode
 from kvviz.engine.trace import Trace, needs_of, prefill_events
@@ -63,22 +63,6 @@ def conversation(model: Model, comparison: Comparison, scored: Scored[Trace] | N
     scored  an earlier reading of the same prompt; without one the document is read once, at the first ask.
     """
     return Conversation(model, comparison, scored)
-
-
-def ask_more(
-    model: Model,
-    comparison: Comparison,
-    question: str,
-    *,
-    expected: str | None = None,
-    fresh: bool = False,
-    scored: Scored[Trace] | None = None,
-    cancel: threading.Event | None = None,
-) -> Comparison:
-    """The run with one more turn in it; see `ask_stream`."""
-    return result_of(
-        ask_stream(model, comparison, question, expected=expected, fresh=fresh, scored=scored, cancel=cancel)
-    )
 
 
 def ask_stream(
@@ -120,6 +104,12 @@ def ask_stream(
     talk = _Talk(model, prompt, comparison, variants, ids, fresh, cancel)
     talk.check_room()
     return talk.events(scored, question, asked.expected)
+
+
+@called_as(ask_stream)
+def ask_more(stream: Iterator[Event]) -> Comparison:
+    """The run with one more turn in it; see `ask_stream`."""
+    return result_of(stream)
 
 
 def checked_questions(given: Iterable[str | Sequence[str | None]]) -> list[tuple[str, str | None]]:

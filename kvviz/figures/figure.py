@@ -10,16 +10,17 @@ import plotly.graph_objects as go
 
 from kvviz.errors import InputError
 from kvviz.results.comparison import Comparison
+from kvviz.results.story import Opening
 from kvviz.results.table import Table
 
 MOST_COLUMNS = 1500
 
 
 @dataclass(frozen=True)
-class Look:
+class Look(Opening):
     """The selection that all figures share, and what one figure is set to.
 
-    tok      chosen tokens (start, end exclusive), None for none; layer and head likewise.
+    tok, layer, head  what is chosen, None for none.
     side     "a" or "b": whose figure it is, where a figure shows one method.
     x0, x1   tokens of a map, x1 exclusive and None for the last.
     columns  most cells a row of a map: the pixels it has, so that no cell falls between two of them.
@@ -29,13 +30,6 @@ class Look:
     direction  of Cause: "put_back" or "taken_out"; unit: "head" or "passage".
     """
 
-    a: str
-    b: str | None
-    budget: float | int
-    tok: tuple[int, int] | None = None
-    layer: int | None = None
-    head: int | None = None
-    grain: str = "token"
     side: str = "a"
     x0: int = 0
     x1: int | None = None

@@ -65,7 +65,6 @@ class WhyTable(Table):
     label_a: str
     label_b: str | None
     budget_name: str
-    without_sinks: bool
     ranked: bool
 
     def columns(self):
@@ -162,7 +161,6 @@ def why_table(
         label_a=text.label(c, a),
         label_b=None if b is None else text.label(c, b),
         budget_name=text.budget_name(c, k),
-        without_sinks=not sinks,
         ranked=ranks,
     )
 

@@ -118,11 +118,15 @@ def on_several(hf_model: Any, id: str) -> bool:
     return len(set(places.values())) > 1
 
 
+def _weights(config: Any) -> int:
+    """How many weights a model of this configuration has."""
+    with torch.device("meta"):
+        return sum(weight.numel() for weight in AutoModelForCausalLM.from_config(config).parameters())
+
+
 def _larger_than_one_gpu(config: Any, dtype: torch.dtype) -> bool:
     """Whether the weights of this configuration leave less than a quarter of one GPU's free memory."""
-    with torch.device("meta"):
-        weights = sum(weight.numel() for weight in AutoModelForCausalLM.from_config(config).parameters())
-    return weights * dtype.itemsize > 0.75 * torch.cuda.mem_get_info(0)[0]
+    return _weights(config) * dtype.itemsize > 0.75 * torch.cuda.mem_get_info(0)[0]
 
 
 def _read_folder(folder: Path, id: str, dtype: torch.dtype, spread: bool) -> tuple[Any, Any]:
@@ -157,7 +161,7 @@ def _read_hub(id: str, dtype: torch.dtype, say: Progress, spread: bool) -> tuple
 def _read(
     place: str, id: str, dtype: torch.dtype, spread: bool, local_files_only: bool
 ) -> tuple[Any, Any]:
-    """Configuration first: a model we cannot serve is refused before its weights are fetched.
+    """Configuration first: a model we cannot serve, or memory cannot hold, is refused before it is fetched.
 
     spread  there are several GPUs, over which a model goes that is too large for one.
     """
@@ -166,6 +170,8 @@ def _read(
     family_of(config, id)
     tokenizer = AutoTokenizer.from_pretrained(place, **plain)
     where = {"device_map": "auto"} if spread and _larger_than_one_gpu(config, dtype) else {}
+    if place == id and not where:  # of the hub; what lies in a folder was weighed by its files
+        check_memory(id, _weights(config) * dtype.itemsize)
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
             place, dtype=dtype, use_safetensors=True, output_loading_info=True, **plain, **where

@@ -10,21 +10,18 @@ from typing import Any
 from kvviz.errors import InputError
 from kvviz.results.comparison import Comparison
 from kvviz.results.passages import GRAINS
+from kvviz.results.story import Opening
 from kvviz.types import Mark
 
 
 @dataclass(frozen=True)
-class Chosen:
-    """What is chosen on the page. `None` means all; `tok` is (start, end), end exclusive."""
+class Chosen(Opening):
+    """What is chosen on the page. `None` means all; `tok` is (start, end), end exclusive.
 
-    a: str
-    b: str | None
-    budget: float | int
-    tok: tuple[int, int] | None = None
-    layer: int | None = None
-    head: int | None = None
-    marks: tuple[tuple[int, int], ...] = ()  # put by hand, beside the run's own
-    grain: str = "token"  # what the text is seen by
+    marks  put by hand, beside the run's own.
+    """
+
+    marks: tuple[tuple[int, int], ...] = ()
 
 
 def checked(raw: Any, c: Comparison) -> Chosen:
@@ -39,7 +36,7 @@ def checked(raw: Any, c: Comparison) -> Chosen:
     head = whole(raw.get("head"), 0, c.model.n_kv_heads - 1)
     marks = _marks(raw.get("marks"), c)
     grain = raw["grain"] if raw.get("grain") in GRAINS else "token"
-    return Chosen(a, b, _budget(raw.get("budget"), c), _span(raw.get("tok"), c), layer, head, marks, grain)
+    return Chosen(a, b, _budget(raw.get("budget"), c), _span(raw.get("tok"), c), layer, head, grain, marks)
 
 
 MOST_MARKS = 12

@@ -5,6 +5,7 @@ import inspect
 import pytest
 
 import kvviz
+from kvviz.engine.conversation import ask_more, ask_stream
 from kvviz.engine.experiment import try_edits, try_edits_stream
 from kvviz.engine.steps import Steps, called_as, heard, result_of
 from kvviz.types import Event
@@ -42,7 +43,8 @@ def test_a_plain_call_takes_what_its_stream_takes():
 
 
 @pytest.mark.parametrize(
-    ("call", "stream"), [(kvviz.compare, kvviz.compare_stream), (try_edits, try_edits_stream)]
+    ("call", "stream"),
+    [(kvviz.compare, kvviz.compare_stream), (try_edits, try_edits_stream), (ask_more, ask_stream)],
 )
 def test_calls_that_editors_complete(call, stream):
     given = inspect.signature(call)

@@ -16,6 +16,7 @@ from tiny import make_hf, make_tokenizer
 from tiny_gguf import write_gguf
 
 from kvviz.errors import Cancelled, InputError, ModelError
+from kvviz.methods import artefacts
 from kvviz.models import converted, load, load_model, wheels
 from kvviz.models.catalog import CATALOG, offer, offered
 from kvviz.models.converted import NO_NETWORK
@@ -231,6 +232,26 @@ def test_gguf_is_converted_once_and_again_when_it_changes(gguf):
     assert gguf.convert.count == 3
 
 
+def test_two_gguf_files_of_one_name_are_told_apart_by_their_weights(gguf, tmp_path, monkeypatch):
+    other = tmp_path / "elsewhere" / gguf.path.name
+    other.parent.mkdir()
+    other.write_bytes(gguf.path.read_bytes())
+    one = load_model(str(gguf.path), dtype="float32")
+    stand_in = converted._convert
+
+    def other_weights(id, gguf, dtype, target, say):
+        notes = stand_in(id, gguf, dtype, target, say)
+        make_hf("llama", seed=1).to(dtype).save_pretrained(target)
+        return notes
+
+    monkeypatch.setattr(converted, "_convert", other_weights)
+    two = load_model(str(other), dtype="float32")
+    assert gguf.convert.count == 2, "the second is not taken for the first"
+    assert one.id == two.id == "stand-in"
+    assert one.weights_hash != two.weights_hash
+    assert artefacts.folder_for(one) != artefacts.folder_for(two)
+
+
 def test_a_folder_that_holds_one_gguf_is_that_file(gguf):
     assert load_model(str(gguf.path.parent), dtype="float32").id == "stand-in"
 
@@ -356,6 +377,33 @@ def test_a_folder_that_does_not_fit_into_memory_is_refused(folder, monkeypatch):
     monkeypatch.setattr(converted.memory, "available", lambda: 100_000)
     with pytest.raises(ModelError, match="my-model takes about .* choose a smaller model"):
         load_model(str(folder), dtype="float32")
+
+
+@pytest.mark.parametrize("cached", [True, False])
+def test_a_model_of_the_hub_is_weighed_by_its_configuration_before_it_is_fetched(monkeypatch, cached):
+    """4 bytes a weight in float32, whatever the hub's files hold; a size unknown there does not matter."""
+    model = make_hf("qwen2")
+    weights = sum(weight.numel() for weight in model.parameters())
+    fetched = []
+
+    def config(place, local_files_only, **rest):
+        if local_files_only and not cached:
+            raise OSError("not in the cache")
+        return model.config
+
+    monkeypatch.setattr(load, "get_hf_file_metadata", lambda *a, **k: None)
+    monkeypatch.setattr(load.AutoConfig, "from_pretrained", config)
+    monkeypatch.setattr(load.AutoTokenizer, "from_pretrained", lambda *a, **k: make_tokenizer())
+    monkeypatch.setattr(
+        load.AutoModelForCausalLM, "from_pretrained",
+        lambda *a, **k: fetched.append(a) or (model, {"missing_keys": []}),
+    )  # fmt: skip
+    monkeypatch.setattr(converted.memory, "available", lambda: 4 * weights - 1)
+    with pytest.raises(ModelError, match="^owner/model takes about .* choose a smaller model, or bfloat16"):
+        load_model("owner/model", dtype="float32")
+    assert not fetched
+    monkeypatch.setattr(converted.memory, "available", lambda: 4 * weights)
+    assert load_model("owner/model", dtype="float32").id == "owner/model" and len(fetched) == 1
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,8 @@ def test_exports_are_removed_when_the_server_ends(store, monkeypatch):
         ({}, "greedy"),
         ({"temperature": 0.7, "top_p": 0.9, "seed": 3}, "sampled at temperature 0.7 (top-p 0.9, seed 3)"),
         ({"evict_every": 8}, "greedy · evicted again every 8 new tokens"),
+        ({"evict_every": 8, "temperature": 1},
+         "sampled at temperature 1 (top-p 1, seed 0) · evicted again every 8 new tokens"),
     ],
 )
 def test_the_line_of_the_source_says_how_answers_were_written(store, comparison, asked, said):
