@@ -227,8 +227,8 @@ def watch_inputs(model, see):
     own = threading.get_ident()
 
     def hook(index):
-        def before(module, args, kwargs):
-            if threading.get_ident() == own:
+        def before(module, args, kwargs=None):  # torch gives none to a thread that comes while it is hung up
+            if kwargs is not None and threading.get_ident() == own:
                 see(index, kwargs["hidden_states"] if "hidden_states" in kwargs else args[0])
 
         return before

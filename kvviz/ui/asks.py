@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -68,7 +69,7 @@ def _percent(text: str) -> Budget:
 
 def form_request(limits: Settings | None = None, **given: Any) -> Request:
     """A request from the form's fields; InputError with one sentence where a field cannot be used."""
-    methods = [*(given.get("methods") or []), *(given.get("variants") or [])]
+    methods = [*_listed(given.get("methods"), "methods"), *_listed(given.get("variants"), "variants")]
     methods = list(dict.fromkeys(str(m).strip() for m in methods))
     window = given.get("window")
     if window is None or window == 0:
@@ -95,6 +96,13 @@ def form_request(limits: Settings | None = None, **given: Any) -> Request:
         seed=given.get("seed"),
         evict_every=given.get("evict_every") or None,
     )
+
+
+def _listed(value: Any, what: str) -> Sequence[Any]:
+    """A field that holds several names; None and what is empty are none."""
+    if value and not isinstance(value, list | tuple):
+        raise InputError(f"The {what} are a list of names, not {shown(value)}.")
+    return value or ()
 
 
 def framing_of(**given: Any) -> Framing:

@@ -11,7 +11,7 @@ from tiny import make_hf, make_model
 
 import kvviz.engine.attention
 import kvviz.engine.observers
-from kvviz.engine.observers import Repeat
+from kvviz.engine.observers import Repeat, watch_inputs
 from kvviz.engine.run import compare
 from kvviz.engine.selection import select
 from kvviz.engine.trace import prefill
@@ -93,6 +93,15 @@ def test_hidden_states_are_what_enters_attention(tiny_model):
     hf = make_hf(family_of(tiny_model))
     for index, rows in enumerate(captured(hf, trace.prompt.input_ids, lambda layer: layer.input_layernorm)):
         torch.testing.assert_close(trace.extra("hidden", index), rows, atol=1e-5, rtol=1e-4)
+
+
+def test_a_thread_that_comes_while_a_layer_is_being_watched_is_not_disturbed(tiny_llama):
+    """torch puts a hook up first and then notes that it takes keywords: between the two it gets none."""
+    seen = []
+    with watch_inputs(tiny_llama, lambda index, hidden: seen.append(index)):
+        hook = list(tiny_llama.layer(0).attention._forward_pre_hooks.values())[-1]
+        assert hook(tiny_llama.layer(0).attention, ()) is None
+    assert not seen
 
 
 @pytest.mark.parametrize("chunk", ["16", "23", "59"])

@@ -241,6 +241,9 @@ def test_a_run_with_budgets_in_tokens_is_asked_again_as_it_was(engine):
         ({"max_new_tokens": None, "temperature": "x"}, "The temperature is a number from 0 up"),
         ({"variants": ["snapkv:pool"]}, "Write options as name=value"),
         ({"variants": ["snapkw"]}, "Did you mean snapkv?"),
+        ({"variants": "snapkv"}, "The variants are a list of names, not 'snapkv'."),
+        ({"methods": True}, "The methods are a list of names, not True."),
+        ({"methods": 7.5}, "The methods are a list of names, not 7.5."),
         ({"model": "  /etc/passwd "}, None),
     ],
 )
