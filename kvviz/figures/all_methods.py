@@ -12,7 +12,7 @@ from kvviz.errors import InputError
 from kvviz.figures import cells as codes
 from kvviz.figures.figure import MOST_COLUMNS
 from kvviz.figures.kept import TITLE, KeptTable, kept_table
-from kvviz.figures.kit import axis, colour_bar
+from kvviz.figures.kit import axis
 from kvviz.figures.token_map import centre, token_map
 from kvviz.results import words as text
 from kvviz.results.comparison import Comparison
@@ -98,7 +98,7 @@ def all_methods_figure(table: AllMethodsTable) -> go.Figure:
         {name: table.stacked([one[name] for one in counts], 0) for name in counts[0]},
         heads=first.n_heads,
         traces=[
-            colour_bar(codes.COLOURS[:11], codes.share_ticks(first.root), first.scale),
+            *codes.share_bar(first.scale, first.root),
             *(t for t in states if "fillpattern" not in t),
         ],
         rows=axis(

@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from kvviz.figures import cells as codes
-from kvviz.figures.kit import axis, build, colour_bar, heatmap
+from kvviz.figures.kit import axis, build, heatmap
 from kvviz.results import words as text
 from kvviz.results.beside import Aligned, aligned, kept_shares
 from kvviz.results.comparison import Comparison
@@ -73,7 +73,7 @@ def beside_figure(table: BesideTable, columns: int) -> go.Figure:
     return build(
         [
             heatmap(code, codes.COLOURS, x0=size / 2, dx=size),
-            colour_bar(codes.COLOURS[:11], codes.share_ticks(True), "share kept (square-root scale)", len=1),
+            *codes.share_bar("share kept (square-root scale)", len=1),
         ],
         title="What each run keeps of the text",
         guide=GUIDE,

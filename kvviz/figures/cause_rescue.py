@@ -11,7 +11,7 @@ import plotly.graph_objects as go
 from kvviz.errors import InputError
 from kvviz.figures import cells as codes
 from kvviz.figures.figure import MOST_COLUMNS
-from kvviz.figures.kit import axis, colour_bar, legend_entry, panel
+from kvviz.figures.kit import axis, legend_entry, panel
 from kvviz.figures.palette import role
 from kvviz.figures.strip import strip_spans
 from kvviz.figures.token_map import CellTable, centre, strip_of, token_map
@@ -102,8 +102,7 @@ def cause_rescue_figure(table: CauseRescueTable) -> go.Figure:
     """A row a head, its kept tokens, the entries that were put back on top."""
     names = [f"{layer}/{head}" for layer, head in table.heads]
     scale = "share of the cell's tokens (square-root scale)" if table.bins.size > 1 else ""
-    bar = [colour_bar(codes.COLOURS[:11], codes.share_ticks(True), scale)] if scale else []
-    traces = [*bar, *codes.state_traces(table.code, *centre(table.bins))]
+    traces = [*codes.share_bar(scale), *codes.state_traces(table.code, *centre(table.bins))]
     signs = ((True, "diamond", "put back, necessary"), (False, "diamond-open", "put back"))
     for needed, symbol, name in signs:
         at = [(row, token) for row, token, own in table.entries if own is needed]

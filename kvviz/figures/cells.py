@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from kvviz.figures.kit import legend_entry, patches
+from kvviz.figures.kit import colour_bar, legend_entry, patches
 from kvviz.figures.palette import RAMP_STEPS
 from kvviz.results.comparison import Comparison
 
@@ -36,10 +36,13 @@ def share_codes(share: np.ndarray, square_root: bool = False) -> np.ndarray:
     return code.astype(np.uint8)
 
 
-def share_ticks(square_root: bool = False) -> dict[int, str]:
-    """Colour bar labels of the share codes: true values, whatever the scale."""
-    middle = "25%" if square_root else "50%"
-    return {EVICTED: "none", (RAMP_STEPS // 2): middle, KEPT: "all"}
+def share_bar(title: str, square_root: bool = True, **more: Any) -> list[dict[str, Any]]:
+    """The colour bar of the share codes, which tells true values whatever the scale; none without a title,
+    where a cell is either kept or not."""
+    if not title:
+        return []
+    ticks = {EVICTED: "none", (RAMP_STEPS // 2): "25%" if square_root else "50%", KEPT: "all"}
+    return [colour_bar(COLOURS[: KEPT + 1], ticks, title, **more)]
 
 
 def cell_codes(

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from kvviz.errors import InputError
 from kvviz.figures import cells as codes
 from kvviz.figures.figure import MOST_COLUMNS
-from kvviz.figures.kit import axis, colour_bar, panel
+from kvviz.figures.kit import axis, panel
 from kvviz.figures.strip import strip_spans
 from kvviz.figures.token_map import CellTable, centre, token_map
 from kvviz.figures.unit_cells import unit_cells
@@ -111,7 +111,6 @@ def heads_figure(table: HeadsTable, side: str = "") -> go.Figure:
     heads = len(table.kept)
     of = f"of the {table.by.grain}" if table.by else "of the cell's tokens"
     scale = f"share {of} (square-root scale)" if table.pooled else ""
-    bar = [colour_bar(codes.COLOURS[:11], codes.share_ticks(True), scale)] if scale else []
     counts = [text.count(int(x)) for x in table.kept.sum(axis=1)]
     return token_map(
         table,
@@ -119,7 +118,7 @@ def heads_figure(table: HeadsTable, side: str = "") -> go.Figure:
         codes.COLOURS,
         table.counts(kept=table.kept, protected=table.protected),
         heads=1,
-        traces=[*bar, *codes.state_traces(table.code, *centre(table.bins))],
+        traces=[*codes.share_bar(scale), *codes.state_traces(table.code, *centre(table.bins))],
         rows=axis(
             "KV head",
             range=[heads - 0.5, -0.5],

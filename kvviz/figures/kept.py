@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from kvviz.errors import InputError
 from kvviz.figures import cells as codes
 from kvviz.figures.figure import MOST_COLUMNS
-from kvviz.figures.kit import colour_bar, map_height, panel
+from kvviz.figures.kit import map_height, panel
 from kvviz.figures.strip import strip_spans
 from kvviz.figures.token_map import CellTable, centre, layer_axis, strip_of, token_map
 from kvviz.figures.unit_cells import unit_cells
@@ -182,7 +182,7 @@ def kept_figure(table: KeptTable, side: str = "") -> go.Figure:
         table.counts(kept=table.kept, protected=table.protected),
         heads=table.n_heads,
         traces=[
-            colour_bar(codes.COLOURS[:11], codes.share_ticks(table.root), table.scale, len=0.7),
+            *codes.share_bar(table.scale, table.root, len=0.7),
             *codes.state_traces(table.code, *centre(b)),
         ],
         strip=strip_of(table, bool((table.code == codes.PROTECTED).any())),

@@ -87,7 +87,8 @@ def style() -> str:
     """The page's style sheet, colours of the figures included."""
     from kvviz.figures.palette import css
 
-    return css() + "\n" + (STATIC / "kvviz.css").read_text(encoding="utf-8")
+    sheets = ("kvviz.css", "cause.css", "story.css", "evidence.css")  # later rules go before earlier ones
+    return "\n".join([css(), *((STATIC / name).read_text(encoding="utf-8") for name in sheets)])
 
 
 def plotly_js() -> Path:

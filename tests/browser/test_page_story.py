@@ -29,9 +29,10 @@ def play(page, count):
     said = []
     page.locator("#kv-play-story").focus()
     page.keyboard.press("Enter")
+    expect(page.locator("#kv-stage")).to_have_css("display", "flex")  # the count beside the sentence
     for key in ("ArrowRight", " ", "PageDown", "ArrowRight")[:count]:
-        expect(page.locator(".kv-talk-count")).to_have_text(f"{len(said) + 1} / {count}")
-        said.append(page.locator(".kv-talk-words").inner_text())
+        expect(page.locator(".kv-speech-count")).to_have_text(f"{len(said) + 1} / {count}")
+        said.append(page.locator(".kv-speech-words").inner_text())
         page.keyboard.press(key)
     expect(page.locator("#kv-stage")).to_be_hidden()
     expect(page.locator("#kv-play-story")).to_be_focused()

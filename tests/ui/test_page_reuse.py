@@ -57,9 +57,9 @@ def test_a_second_question_reads_again_only_where_it_is_known_while_compressing(
     assert stages(engine, question="Who wrote it?")[0][0] == "prefill"
 
 
-def test_another_model_reads_again(engine):
+def test_another_model_reads_again(engine, monkeypatch):
     stages(engine)
-    engine.models.loaded["other", "auto"] = make_model("llama", seed=1)
+    monkeypatch.setitem(engines.MODELS, ("other", "auto"), make_model("llama", seed=1))
     assert stages(engine, model="other")[0][0] == "prefill"
 
 

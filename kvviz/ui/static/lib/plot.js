@@ -6,7 +6,7 @@ import {css, plotly, resolve} from './plotly.js';
 
 const AXIS = /^[xy]axis\d*$/;
 const STAGE_TYPE = 16;  // px: it is read from the last row
-const onStage = () => document.body.classList.contains('kv-talking');
+const onStage = () => document.body.classList.contains('kv-on-stage');
 const BAR_WORD = 6, AXIS_WORD = 6.6;  // px a letter takes, about
 
 export class Plot {

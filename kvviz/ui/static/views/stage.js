@@ -5,8 +5,8 @@ import {S} from '../lib/state.js';
 import {playBudget, stopPlay} from './play.js';
 import {showView} from './strip.js';
 
-const words = h('p', {class: 'kv-talk-words', dir: 'auto'}), count = h('span', {class: 'kv-talk-count'});
-const stage = h('section', {class: 'kv-talk', id: 'kv-stage', tabindex: -1, 'aria-label': 'Stage',
+const words = h('p', {class: 'kv-speech-words', dir: 'auto'}), count = h('span', {class: 'kv-speech-count'});
+const stage = h('section', {class: 'kv-speech', id: 'kv-stage', tabindex: -1, 'aria-label': 'Stage',
   'aria-live': 'polite', hidden: true}, words, count);
 const NEXT = ['ArrowRight', 'ArrowDown', ' ', 'PageDown', 'Enter'], BACK = ['ArrowLeft', 'ArrowUp', 'PageUp'];
 let steps = [], at = 0, before = null;
@@ -17,7 +17,7 @@ export function openStage(wanted, from = 0) {
   before = {focus: document.activeElement, top: window.scrollY, sel: S.sel, tab: S.tab};
   if (!stage.isConnected) document.getElementById('kv-app').before(stage);
   stage.hidden = false;
-  document.body.classList.add('kv-talking');
+  document.body.classList.add('kv-on-stage');
   document.documentElement.requestFullscreen?.().catch(() => {});  // the page alone does as well
   show();
   stage.focus();
@@ -26,7 +26,7 @@ export function openStage(wanted, from = 0) {
 function close() {
   stopPlay();
   stage.hidden = true;
-  document.body.classList.remove('kv-talking');
+  document.body.classList.remove('kv-on-stage');
   delete document.body.dataset.shows;
   if (document.fullscreenElement) document.exitFullscreen().catch(() => {});
   redraw();
