@@ -1,9 +1,8 @@
-"""Selection: exact totals for every method, budget and shape; the agreed order; stages, cut-offs, notes."""
+"""Selection: exact totals for every method, budget and shape; the agreed order; notes."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import FrozenInstanceError
 from functools import cache
 from types import SimpleNamespace
 
@@ -16,12 +15,11 @@ from tiny import make_model
 
 import kvviz.methods
 from kvviz.engine.budgets import ALLOCATORS, entries_of
-from kvviz.engine.scoring import Scored, Wanted, protected_counts, score
-from kvviz.engine.selection import label_of, select, select_from, stage_counts
+from kvviz.engine.scoring import Scored, protected_counts
+from kvviz.engine.selection import label_of, select, select_from
 from kvviz.engine.trace import Trace, prefill
-from kvviz.errors import Cancelled, InputError, NeedError
+from kvviz.errors import InputError, NeedError
 from kvviz.methods import get_method, parse_method
-from kvviz.methods.artefacts import Artefact, lend
 from kvviz.methods.spec import Method, Scores
 
 EXACT = [name for name, allocator in ALLOCATORS.items() if allocator.exact]
@@ -284,128 +282,7 @@ def test_nan_never_competes_while_anything_else_is_left(tied):
             assert not (mask & scores.isnan()).any()
 
 
-# -- two stages ---------------------------------------------------------------------------------------
-
-
-def made_of(p, values, w_o):
-    """A trace of one layer and one head with the given attention of its last query."""
-    projection = torch.tensor([w_o], dtype=torch.float32)
-    layer = SimpleNamespace(w_o=projection, window=None, scaling=1.0, sinks=None)
-    model = SimpleNamespace(n_layers=1, n_query_heads=1, n_kv_heads=1, layer=lambda i: layer)
-    n = len(p)
-    return SimpleNamespace(
-        model=model, n=n, contiguous=True, rows=lambda i: n, visible=lambda i, rows: rows,
-        keys=[torch.zeros(1, n, 2)], values=[torch.tensor([values], dtype=torch.float32)],
-        window_attention=lambda i, w: torch.tensor(p, dtype=torch.float32)[None, None],
-    )  # fmt: skip
-
-
-def test_criticalkv_on_the_worked_example():
-    """T1: p = [.5, .25, .125, .125], ||vW||_1 = [1, 3, 2, 6], b = 2, stage 1 takes one."""
-    trace = made_of([0.5, 0.25, 0.125, 0.125], [[1, 0], [0, 1], [2, 0], [0, -2]], [[1, 0], [0, 3]])
-    plain = {"pool_kind": "none", "protect": 0, "window": 1}
-    selection = select(trace, "criticalkv", 2, **plain)
-    # stage 1: token 0; stage 2 by (p + 1e-4) nu = [.5001, .7503, .2502, .7506]: token 3
-    torch.testing.assert_close(selection.scores[0][0], torch.tensor([0.5001, 0.7503, 0.2502, 0.7506]))
-    torch.testing.assert_close(selection.first_scores[0][0], torch.tensor([0.5, 0.25, 0.125, 0.125]))
-    assert selection.stage[0, 0].tolist() == [1, 0, 0, 2]
-    assert selection.mask[0][0].tolist() == [True, False, False, True]
-    assert float(selection.cutoff[0, 0]) == pytest.approx(0.7506)
-    assert select(trace, "snapkv", 2, **plain).mask[0][0].tolist() == [True, True, False, False]
-
-
-@pytest.mark.parametrize(("critical", "base"), [("criticalkv", "snapkv"), ("critical_adakv", "adakv")])
-def test_a_whole_first_stage_is_the_base_selection(critical, base):
-    trace = made_trace(4, 80)
-    for budget in (0.1, 0.3, 25, 1.0):
-        ours = select(trace, critical, budget, stage1=1.0)
-        theirs = select(trace, base, budget)
-        assert all(torch.equal(a, b) for a, b in zip(ours.mask, theirs.mask))
-        assert not (ours.stage == 2).any()
-    assert not all(
-        torch.equal(a, b) for a, b in zip(select(trace, critical, 25).mask, select(trace, base, 25).mask)
-    )
-
-
-@pytest.mark.parametrize("method", ["criticalkv", "critical_adakv"])
-@pytest.mark.parametrize("stage1", [0.0, 0.29, 0.5, 1.0])
-def test_stages_by_definition(method, stage1):
-    trace = made_trace(3, 90)
-    selection = select(trace, method, 30, stage1=stage1, protect=4)
-    for index in range(LAYERS):
-        for h in range(HKV):
-            k = int(selection.budgets[index, h]) - 4
-            first = selection.first_scores[index][h].nan_to_num(-1e9).tolist()
-            second = selection.scores[index][h].nan_to_num(-1e9).tolist()
-            k1 = math.floor(round(stage1 * k, 9))
-            passed = sorted(range(86), key=lambda p: (-first[p], p))[:k1]
-            rest = sorted((p for p in range(86) if p not in passed), key=lambda p: (-second[p], p))
-            stage = selection.stage[index, h].tolist()
-            assert [p for p, s in enumerate(stage) if s == 1] == sorted(passed)
-            assert [p for p, s in enumerate(stage) if s == 2] == sorted(rest[: k - k1])
-            assert [p for p, s in enumerate(stage) if s == 3] == [86, 87, 88, 89]
-            if k > k1:
-                assert float(selection.cutoff[index, h]) == pytest.approx(second[rest[k - k1 - 1]])
-            else:
-                assert math.isnan(selection.cutoff[index, h])
-
-
-@given(hundredths=st.integers(0, 100), count=st.integers(0, 4000))
-@settings(max_examples=60, deadline=None)
-def test_the_first_stage_takes_the_exact_floor(hundredths, count):
-    assert stage_counts(torch.tensor([count]), hundredths / 100).tolist() == [hundredths * count // 100]
-
-
-def test_critical_adakv_has_the_head_budgets_of_its_base():
-    trace = made_trace(4, 80)
-    for budget in (3, 0.2, 0.6):
-        ours, theirs = select(trace, "critical_adakv", budget), select(trace, "adakv", budget)
-        assert torch.equal(ours.budgets, theirs.budgets)
-
-
-def test_entries_marked_first_are_stage_1():
-    trace = made_trace(4, 80)
-    selection = select(trace, "defensivekv", 30)
-    assert (selection.stage == 1).any()
-    assert set(selection.stage.unique().tolist()) <= {0, 1, 2, 3}
-    for index in range(LAYERS):
-        for h in range(HKV):
-            stage = selection.stage[index, h]
-            second = selection.scores[index][h][stage == 2]
-            lost = selection.scores[index][h][stage == 0]
-            if len(second) and len(lost):
-                assert second.min() >= lost.max()
-
-
 # -- scores, cut-offs, labels -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("method", METHOD_IDS)
-def test_scores_are_nan_exactly_where_no_score_decided(method):
-    trace = made_trace(3, 50, "gemma3")
-    selection = select(trace, method, 12)
-    for index in range(LAYERS):
-        visible = torch.zeros(HKV, 50, dtype=torch.bool)
-        visible[:, 50 - trace.rows(index) :] = True
-        wanted = visible & ~selection.protected[index]
-        for scores in (selection.scores[index], selection.scores_raw[index]):
-            assert scores.dtype == torch.float32
-            assert torch.equal(~scores.isnan(), wanted)
-
-
-def test_the_cutoff_is_the_lowest_score_kept():
-    trace = made_trace(3, 60)
-    selection = select(trace, "snapkv", 20)
-    for index in range(LAYERS):
-        chosen = selection.mask[index] & ~selection.protected[index]
-        lowest = selection.scores[index].masked_fill(~chosen, float("inf")).amin(-1)
-        torch.testing.assert_close(selection.cutoff[index], lowest)
-        best_lost = selection.scores[index].masked_fill(selection.mask[index], -1.0).nan_to_num(-1).amax(-1)
-        assert (best_lost <= selection.cutoff[index]).all()
-
-
-def test_a_head_without_chosen_entries_has_no_cutoff():
-    assert select(made_trace(3, 60), "snapkv", 4, protect=4).cutoff.isnan().all()
 
 
 def test_names_with_options():
@@ -490,67 +367,6 @@ def test_an_error_in_one_request_does_not_spoil_the_next(monkeypatch):
     assert entries_of(8, 40) == again.entries
 
 
-# -- scores that are kept -----------------------------------------------------------------------------
-
-
-def counting(monkeypatch, method="snapkv"):
-    """Counts how often a method scores a layer."""
-    spec, calls = get_method(method), []
-    counted = Method(**{**vars(spec), "score": lambda v, o: calls.append(v.index) or spec.score(v, o)})
-    monkeypatch.setattr(kvviz.methods, "METHODS", (*kvviz.methods.METHODS, counted))
-    return calls
-
-
-def test_budgets_that_share_a_context_are_scored_once(monkeypatch):
-    calls = counting(monkeypatch)
-    scored = Scored(made_trace(3, 200))
-    for budget in (0.9, 0.5, 64, 0.9):  # the whole window is protected at each
-        select_from(scored, "snapkv", budget)
-    assert calls == [0, 1, 2]
-    select_from(scored, "snapkv", 10)  # fewer tokens are protected: the context ends later
-    select_from(scored, "snapkv", 64, window=16)
-    assert calls == 3 * [0, 1, 2]
-
-
-def test_what_was_scored_for_a_run_is_not_scored_by_select(monkeypatch):
-    calls = counting(monkeypatch)
-    trace, spec = made_trace(3, 60), get_method("snapkv")
-    scored = score(trace, [Wanted.at(trace, spec, spec.resolve(), b) for b in (12, 40)])
-    done = list(calls)
-    select_from(scored, "snapkv", 12)
-    select_from(scored, "snapkv", 40)
-    assert calls == done == [0, 0, 1, 1, 2, 2]
-
-
-def test_scores_weigh_what_their_storages_do():
-    trace = made_trace(3, 60)
-    scored = Scored(trace)
-    before = scored.bytes
-    assert before >= sum(t.numel() * 4 for t in (*trace.keys, *trace.values, *trace.queries))
-    select_from(scored, "snapkv", 20)
-    grown = scored.bytes
-    assert grown >= before + LAYERS * HKV * 60 * 4
-    select_from(scored, "snapkv", 20)
-    assert scored.bytes == grown
-
-
-def test_scores_belong_to_the_calibrated_file_they_were_made_with():
-    trace = made_trace(3, 60)
-    scored = Scored(trace)
-    filters = torch.randn(LAYERS, HKV, D, generator=torch.Generator().manual_seed(0))
-    masks = []
-    for sign in (1, -1, 1):
-        with lend(Artefact("qfilters", {"filters": sign * filters}, {})):
-            masks.append(torch.stack(select_from(scored, "qfilters", 20).mask))
-    assert not torch.equal(masks[0], masks[1])
-    assert torch.equal(masks[0], masks[2])
-
-
-def test_a_trace_cannot_be_changed():
-    with pytest.raises(FrozenInstanceError):
-        made_trace(3, 60).n = 5
-
-
 def test_kvpress_presets_keep_their_whole_window():
     trace = made_trace(3, 250)
     for method in ("snapkv", "adakv", "criticalkv", "critical_adakv", "pyramidkv"):
@@ -559,63 +375,7 @@ def test_kvpress_presets_keep_their_whole_window():
     assert (select(trace, "dropkv", 50, preset="kvpress").protected.sum(-1) == 32).all()
 
 
-def test_stage_one_may_be_a_share_of_the_whole_budget():
-    counts = torch.tensor([36, 100])
-    assert stage_counts(counts, 0.5).tolist() == [18, 50]
-    assert stage_counts(counts, 0.5, 64).tolist() == [0, 18]  # half of 100 and of 164, 64 of it the window
-    trace = made_trace(3, 250)
-    stage = select(trace, "criticalkv", 180, preset="kvpress").stage
-    assert ((stage == 1).sum(-1) == 90 - 64).all()
-
-
 def test_a_window_given_up_on_request_is_not_called_too_little_budget():
     trace = made_trace(3, 120)
     assert not any("too little of this budget" in n for n in select(trace, "snapkv", 40, protect=0).notes)
     assert any("too little of this budget" in n for n in select(trace, "snapkv", 40).notes)
-
-
-def test_a_budget_that_stage_one_fills_is_said():
-    trace = made_trace(3, 250)
-    note = "Stage 1 alone fills this budget: the scores decided nothing beyond it."
-    options = {"window": 4, "coverage": 1.0}
-    assert note in select(trace, "defensivekv", 12, **options).notes
-    assert note not in select(trace, "defensivekv", 200, **{**options, "coverage": 0.2}).notes
-
-
-def test_a_stop_is_heard_at_every_layer_of_one_method():
-    """With the widest pooling that is allowed: one layer of it is the longest that a stop waits."""
-    trace, calls = made_trace(3, 60), []
-    method = get_method("snapkv")
-    with pytest.raises(InputError, match="1 to 1,?023"):
-        method.resolve({"pool": 1025})
-    want = Wanted.at(trace, method, method.resolve({"pool": 1023}), 12)
-
-    def stop_at_the_second():
-        calls.append(len(calls))
-        if len(calls) == 2:
-            raise Cancelled("Stopped.")
-
-    scored = Scored(trace)
-    with pytest.raises(Cancelled):
-        list(scored.add([want], stop_at_the_second))
-    assert len(scored._held[scored._key(want)].layers) == 1
-
-
-def test_a_stop_is_heard_between_two_methods_of_one_layer():
-    """What was scored by then stays, and is not scored again."""
-    trace, calls = made_trace(3, 60), []
-    wanted = [Wanted.at(trace, get_method(id), get_method(id).resolve(), 12) for id in ("snapkv", "knorm")]
-    scored = Scored(trace)
-
-    def stop_at_the_second():
-        calls.append(len(calls))
-        if len(calls) == 2:
-            raise Cancelled("Stopped.")
-
-    with pytest.raises(Cancelled):
-        next(scored.add(wanted, stop_at_the_second))
-    first, second = (scored._held[scored._key(want)].layers for want in wanted)
-    assert (len(first), len(second)) == (1, 0)
-    kept = first[0]
-    assert list(scored.add(wanted)) == [1, 2, 3]
-    assert first[0] is kept and len(first) == len(second) == LAYERS
