@@ -1,7 +1,7 @@
 """Files of text: encodings, line ends, what is refused."""
 
-
 import pytest
+from test_prompts import ODD
 
 from kvviz.engine.documents import decode_document
 from kvviz.errors import InputError
