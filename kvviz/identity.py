@@ -54,6 +54,10 @@ class Budget:
         "128", "128 tokens", "128t", "0.2", "20%". Numbers of numpy are welcome. InputError otherwise."""
         if isinstance(value, cls):
             return value
+        if type(value) is float and 0 < value <= 1:  # the usual ones at once: a page asks for thousands
+            return cls(None, value)
+        if type(value) is int and value >= 1:
+            return cls(value)
         if isinstance(value, str):
             return cls._read(value)
         if isinstance(value, numbers.Integral) and not isinstance(value, bool):

@@ -13,7 +13,7 @@ const whole = value => Number.isInteger(value) && value >= 0 && value < 1e9;
 export const story = {steps: [], tour: []};
 
 // A step from anywhere, with its known fields only, or null. Whether it fits the run is `fitted`'s question.
-export function stepOf(raw) {
+function stepOf(raw) {
   if (!raw || typeof raw.words !== 'string' || !/^[a-z_]{1,20}$/.test(raw.shows || '')) return null;
   const sel = raw.view || {}, tok = sel.tok;
   const id = value => typeof value === 'string' && value.length <= 200 ? value : null;

@@ -10,7 +10,7 @@ import {jobLine, startJob} from './run.js';
 
 export const VERDICTS = {right: 'right', wrong: 'wrong', grey: 'no verdict'};
 const ROLES = {full: '', a: 'A', b: 'B'};
-export const cardsBox = h('section', {class: 'kv-cards', id: 'kv-cards', 'aria-label': 'Answers'});
+const cardsBox = h('section', {class: 'kv-cards', id: 'kv-cards', 'aria-label': 'Answers'});
 const allBox = h('section', {class: 'kv-all', id: 'kv-all', hidden: true, 'aria-label': 'All answers'});
 const stripBox = h('div', {class: 'kv-strip', hidden: true});
 const jobLines = {a: jobLine(), b: jobLine(), method: jobLine()};  // what became of a button stands beside it

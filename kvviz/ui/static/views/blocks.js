@@ -127,7 +127,7 @@ export const forgetUnfolded = () => blocks.forEach(b => { b.open = false; });
 
 // Places in `d` of the tokens that lie in characters from..to (end exclusive), all of them where
 // several share one character: [first, last], or null.
-export function placesOf(d, from, to) {
+function placesOf(d, from, to) {
   if (!d.starts.length) return null;
   const lowest = test => {
     let low = 0, high = d.starts.length;

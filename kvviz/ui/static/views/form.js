@@ -32,7 +32,7 @@ const value = box => typedIn(box).value;
 const set = (box, text) => { typedIn(box).value = text ?? ''; };
 
 // Fields as the server knows them.
-export function readForm() {
+function readForm() {
   const {methods, variants} = chosenMethods();
   return {document: value(documentField), question: value(question), expected: value(expected),
     protocol: protocol.querySelector('input:checked')?.value, methods, variants, budgets: value(budgets),
@@ -50,7 +50,7 @@ export function fillForm(fields) {
   changed();
 }
 
-export function showForm(on) {
+function showForm(on) {
   panel.hidden = !on;
   opener.setAttribute('aria-expanded', String(on));
   if (!on) return;
@@ -93,7 +93,7 @@ const estimateSoon = debounce(estimate, 400);
 function changed() { keep(); estimateSoon(); }
 
 let asked = '';
-export async function askUnavailable() {
+async function askUnavailable() {
   const {model, dtype} = readSettings();
   asked = `${model} ${dtype}`;
   const reply = await ask('unavailable', {model, dtype});

@@ -20,7 +20,7 @@ async function fetched(step) {
   return reply;
 }
 
-export async function lookAt(step) {
+async function lookAt(step) {
   at = step;
   const reply = await fetched(step);
   if (!reply || at !== step || !reply.rows[step]) return;
@@ -33,7 +33,7 @@ export async function lookAt(step) {
   }});
 }
 
-export function lookAway() {
+function lookAway() {
   at = locked;
   if (locked !== null) { lookAt(locked); return; }
   put(lookLine, '');

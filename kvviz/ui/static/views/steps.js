@@ -16,7 +16,7 @@ function counts(panel, layer, cut) {
   return Object.fromEntries(meta.channels.map((name, i) => [name, flat[at + i]]));
 }
 
-export function cutWords(moment, layer, value) {
+function cutWords(moment, layer, value) {
   const many = n => n === 1 ? 'entry' : 'entries';
   const from = value.document === undefined ? ''
     : `, ${fmt.count(value.document)} of ${fmt.count(value.tokens)} different tokens are in your text`;
