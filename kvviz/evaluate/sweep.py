@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kvviz.errors import InputError
-from kvviz.evaluate.cells import Measured, Study, cell_key, digest, failed_rows
+from kvviz.evaluate.cells import Measured, Study, cell_key, digest, failed_rows, shown
 from kvviz.evaluate.items import Item
 from kvviz.evaluate.store import Store, write_whole
 from kvviz.evaluate.workers import Bench, Job, Unloaded, work_here, work_on_processes
@@ -63,6 +63,7 @@ def run_sweep(
     bench    works here, where there is one worker: its model may be loaded already.
     say      say(cells done, cells in all, seconds left or None) after every cell.
     """
+    _check_told_apart(models)
     store = Store(out)
     jobs = all_jobs(models, items, study)
     mine = jobs[shard[0] - 1 :: shard[1]]
@@ -85,6 +86,16 @@ def run_sweep(
         seconds = (time.monotonic() - started) / done * (left - done)
         say(total - left + done, total, seconds)
     return collect(jobs, study, store, manifest, unloaded)
+
+
+def _check_told_apart(models: Sequence[str]) -> None:
+    """A file's name stands in the table without its place: two of one name would be one model there."""
+    names = [shown(model) for model in models]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"Two models would be called {twice} in the table. Rename one, or give each a table of its own."
+        )
 
 
 def all_jobs(models: Sequence[str], items: Sequence[Item], study: Study) -> list[Job]:

@@ -95,6 +95,16 @@ def test_a_model_from_a_file_is_named_without_its_place(tmp_path):
     assert shown("owner/name") == "owner/name" and shown("smollm2-135m") == "smollm2-135m"
 
 
+def test_two_files_of_one_name_are_not_one_model_in_a_table(tmp_path):
+    for place in ("one", "two"):
+        (tmp_path / place).mkdir()
+        (tmp_path / place / "small-q4.gguf").touch()
+    files = [str(tmp_path / place / "small-q4.gguf") for place in ("one", "two")]
+    with pytest.raises(InputError, match="Two models would be called small-q4 in the table"):
+        sweep(tmp_path / "out", models=files)
+    assert not (tmp_path / "out").exists(), "before anything is written"
+
+
 def test_the_manifest_says_what_was_measured_with_what(tiny, tmp_path):
     sweep(tmp_path, command=["kvviz", "sweep"])
     manifest = json.loads((tmp_path / "manifest.json").read_text())
