@@ -44,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
     table = found.to_frame()
     if args.csv:
         write_out(args.csv, lambda path: table.to_csv(path, index=False))
-    print(printable(table.to_string(index=False, na_rep="", max_colwidth=60)))
+    said = table.assign(text=table.text.map(printable))
+    print(said.to_string(index=False, na_rep="", max_colwidth=60))
     moved = ", ".join(f"{name} {value:.3f}" for name, value in found.spread().items())
     print(f"\nMean KL moves by this much (nats a step) when one thing alone changes: {moved}")
     return 130 if cancel.is_set() else 0

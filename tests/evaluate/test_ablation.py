@@ -48,7 +48,10 @@ def test_command(tmp_path, monkeypatch, capsys):
     ask = ["ablate", "--document", str(text), "--question", "?", "--max-new-tokens", "3", "--quiet"]
     assert cli.main([*ask, "--windows", "4", "--pools", "max3,none", "--csv", str(out)]) == 0
     assert len(pd.read_csv(out)) == 1 + 3 * 2
-    assert "when one thing alone changes" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    table, _, moved = shown.partition("\n\n")
+    assert "when one thing alone changes" in moved
+    assert [line.split()[0] for line in table.splitlines()] == ["method", *pd.read_csv(out).method], "a row a line"
     for wrong, sentence in ((["--pools", "min3"], "avg7, max11 or none"), (["--windows", "x"], "window")):
         assert cli.main([*ask, *wrong]) == 2
         assert sentence in capsys.readouterr().err
