@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 def add(parser: argparse.ArgumentParser) -> None:
     parser.description = (
-        "Hold the headlines of the papers against the table of a sweep: for each one the number here, its 95 "
-        "% interval, and whether it holds, does not hold, or cannot be tested with these rows, and why."
-    ).replace("%", "%%")
+        "Hold the headlines of the papers against the table of a sweep: for each one the number here, its "
+        "95 % interval, and whether it holds, does not hold, or cannot be tested with these rows, and why."
+    )
     parser.add_argument("folder", nargs="?", metavar="DIR", help="folder of a sweep")
     parser.add_argument("--table", default=None, metavar="DIR", help="the same by name")
     parser.add_argument("--best-sets", action="store_true", help="measure how far DropKV's choice is from "

@@ -17,15 +17,15 @@ KINDS_HELP = f"one or several of {', '.join(KINDS)}, separated by commas"
 def add(parser: argparse.ArgumentParser) -> None:
     parser.description = (
         "Draw the table of a sweep for print: each plot as SVG and PDF, its numbers as CSV and LaTeX (for "
-        "booktabs), 95 %% intervals included. Every model and protocol has a plot of its own."
+        "booktabs), 95 % intervals included. Every model and protocol has a plot of its own."
     )
     add = parser.add_argument
     add("folder", metavar="DIR", help="folder of a sweep")
     add("--kind", default="kl-budget", metavar="LIST", help=f"{KINDS_HELP} (default: %(default)s)")
     add("--methods", default="", metavar="LIST", help="only these, in this order (default: all)")
     add("--budgets", default="", metavar="LIST", help="only these (default: all)")
-    add("--measure", default="", choices=("", "kl", "output_error", "score", "right"),
-        help="instead of the usual one: KL, or the score for score-budget")  # fmt: skip
+    add("--measure", default="", metavar="MEASURE", choices=("", "kl", "output_error", "score", "right"),
+        help="kl, output_error, score or right, instead of KL or, for score-budget, the score")  # fmt: skip
     add("--base", default="", metavar="METHOD", help="whom the others are held against (pairs)")
     add("--out", default=None, metavar="DIR2", help="where to write (default: DIR/plots)")
 

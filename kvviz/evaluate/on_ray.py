@@ -1,7 +1,7 @@
 """The same work on a Ray cluster: an actor a worker; cells come back one by one to whoever asked.
 
-Needs `pip install "kvviz[ray]"`, and kvviz on every node; no folder has to be shared. RAY_ADDRESS names a
-cluster; without it the actors run on this machine.
+Needs `pip install ray`, and kvviz on every node; no folder has to be shared. RAY_ADDRESS names a cluster;
+without it the actors run on this machine.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def work_on_ray(
     try:
         import ray
     except ImportError:
-        raise InputError('Ray is not installed: pip install "kvviz[ray]", or use --engine local.') from None
+        raise InputError("Ray is not installed: pip install ray, or use --engine local.") from None
     started = not ray.is_initialized()
     if started:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")

@@ -1,6 +1,6 @@
 """Plots for print: a sweep's numbers as SVG, PDF, CSV and LaTeX, as wide as a column of a paper.
 
-matplotlib draws them (`pip install "kvviz[plot]"`): no browser is needed. Lines differ by colour, marker and
+matplotlib draws them (`pip install matplotlib`): no browser is needed. Lines differ by colour, marker and
 dash, so that a grey print still tells them apart. Names are drawn as they are, never read as formulas.
 """
 
@@ -43,7 +43,7 @@ def files(plot: Plot) -> dict[str, bytes]:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError:
-        raise InputError('Plots need matplotlib: pip install "kvviz[plot]"') from None
+        raise InputError("Plots need matplotlib: pip install matplotlib.") from None
     made = {"csv": csv_text({str(name): list(plot.rows[name]) for name in plot.rows}).encode("utf-8")}
     made["tex"] = latex(plot).encode("utf-8")
     with matplotlib.rc_context(STYLE), warnings.catch_warnings():

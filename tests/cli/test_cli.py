@@ -214,7 +214,9 @@ def test_help_version_and_list_of_methods(capsys):
 def test_every_command_has_help(command, capsys):
     with pytest.raises(SystemExit) as stop:
         cli.main([command, "--help"])
-    assert stop.value.code == 0 and "usage: kvviz" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert stop.value.code == 0 and "usage: kvviz" in said
+    assert "%%" not in said and "{," not in said, "written as a person reads it"
 
 
 @pytest.mark.parametrize(
