@@ -7,14 +7,8 @@ it is unpacked, and the manifest itself is checked field by field (`kvviz.result
 
 from __future__ import annotations
 
-import base64
 import dataclasses
-import hashlib
-import io
-import json
-import math
 import zipfile
-import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,12 +18,20 @@ import numpy as np
 from kvviz.errors import InputError
 from kvviz.results import manifest as fields
 from kvviz.results import stored
+from kvviz.results.arrays import (
+    Arrays,
+    Refused,
+    digest,
+    json_text,
+    open_json,
+    open_zip,
+    three_digits,
+    write_zip,
+)
 from kvviz.results.comparison import Comparison, Point, Variant
 from kvviz.results.kept import KeptSet
 
 FORMAT = 1  # raised when an older reader could misread a newer file
-_MAX_MANIFEST = 64_000_000  # bytes of JSON
-_MAX_BYTES = 2_000_000_000  # of unpacked arrays
 _VARIANT_ARRAYS = ("kl", "output_error", "layer_error")
 _ROUNDED = ("scores_", "selection_scores_", "lenses_")
 
@@ -38,33 +40,18 @@ def save(c: Comparison, path: str | Path, rounded: bool = False) -> Path:
     """See `Comparison.save`."""
     manifest, arrays = _pack(c)
     if rounded:
-        arrays = {k: _rounded(a) if k.startswith(_ROUNDED) else a for k, a in arrays.items()}
+        arrays = {k: three_digits(a) if k.startswith(_ROUNDED) else a for k, a in arrays.items()}
         manifest["settings"] = {**manifest["settings"], "rounded": "scores and lenses to 3 digits"}
-    manifest["same"], arrays = _without_twins(arrays)
-    path = Path(path)
-    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("manifest.json", json.dumps(plain(manifest), allow_nan=False))
-        for name, array in arrays.items():
-            buffer = io.BytesIO()
-            np.save(buffer, array, allow_pickle=False)
-            archive.writestr(f"arrays/{name}.npy", buffer.getvalue())
-    return path
+    return write_zip(Path(path), manifest, arrays)
 
 
 def to_json(c: Comparison, path: str | Path | None = None) -> str:
     """See `Comparison.to_json`."""
     manifest, arrays = _pack(c)
-    manifest["same"], arrays = _without_twins(arrays)
-    manifest["table"] = c.rows()
-    manifest["arrays"] = {name: _array_to_json(a) for name, a in arrays.items()}
-    text = json.dumps(plain(manifest), allow_nan=False, ensure_ascii=False)
+    text = json_text({**manifest, "table": c.rows()}, arrays)
     if path is not None:
         Path(path).write_text(text, encoding="utf-8")
     return text
-
-
-class _Refused(InputError):
-    """A file that is refused for a reason of its own, not as damaged."""
 
 
 def load_comparison(path: str | Path) -> Comparison:
@@ -78,147 +65,14 @@ def load_comparison(path: str | Path) -> Comparison:
     try:
         if zipfile.is_zipfile(path):
             with zipfile.ZipFile(path) as archive:
-                return _read(*_open_zip(archive))
-        return _read(*_open_json(path))
-    except _Refused:
+                return _read(*open_zip(archive))
+        return _read(*open_json(path))
+    except Refused:
         raise
     except MemoryError as error:
         raise InputError(f"There is not enough memory to open {path.name}.") from error
     except Exception as error:  # every way a stranger's file can be broken is the same to the reader
         raise InputError(f"{path.name} is not a comparison saved by kvviz, or it is damaged.") from error
-
-
-# -- arrays -------------------------------------------------------------------------------------------
-
-
-@dataclasses.dataclass
-class Arrays:
-    """Arrays of a file by name, each read once, and only with the shape and kind it must have.
-
-    head  gives (dtype, shape) of a name, or None where there is no such array; body gives its content.
-    same  {name: name of its twin}.
-    """
-
-    head: Callable[[str], tuple[np.dtype, tuple[int, ...]] | None]
-    body: Callable[[str], np.ndarray]
-    same: dict[str, str]
-
-    def __post_init__(self) -> None:
-        self._read: dict[str, np.ndarray] = {}
-        self._bytes = 0
-
-    def take(self, name: str, dtype: str, *shape: int | None) -> np.ndarray:
-        """The array of this name; `None` in `shape` is any length. ValueError where it is another."""
-        array = self.find(name, dtype, *shape)
-        if array is None:
-            raise ValueError(f"no array {name}")
-        return array
-
-    def find(self, name: str, dtype: str, *shape: int | None) -> np.ndarray | None:
-        """The same, None where the file has no such array."""
-        name = self.same.get(name, name)
-        head = self.head(name)
-        if head is None:
-            return None
-        kind, found = head
-        right = len(found) == len(shape) and all(want in (None, is_) for want, is_ in zip(shape, found))
-        if kind != np.dtype(dtype) or not right:
-            raise ValueError(f"array {name} is {kind} {found}, not {dtype} {shape}")
-        if name not in self._read:
-            self._bytes += kind.itemsize * math.prod(found)
-            if self._bytes > _MAX_BYTES:
-                raise _Refused(f"This comparison unpacks to more than {_MAX_BYTES // 10**9} GB.")
-            array = self.body(name)
-            if array.shape != found or array.dtype != kind:
-                raise ValueError(f"array {name} is cut")
-            self._read[name] = array
-        return self._read[name]
-
-
-def _open_zip(archive: zipfile.ZipFile) -> tuple[dict, Callable[[dict], Arrays]]:
-    if archive.getinfo("manifest.json").file_size > _MAX_MANIFEST:
-        raise _Refused(f"The manifest of this comparison is larger than {_MAX_MANIFEST // 10**6} MB.")
-    manifest = json.loads(archive.read("manifest.json"))
-    names = set(archive.namelist())
-
-    def head(name: str):
-        file = f"arrays/{name}.npy"
-        if file not in names:
-            return None
-        with archive.open(file) as stream:
-            version = np.lib.format.read_magic(stream)
-            read = np.lib.format.read_array_header_1_0 if version == (1, 0) else (
-                np.lib.format.read_array_header_2_0)  # fmt: skip
-            shape, _, dtype = read(stream)
-        return dtype, shape
-
-    def body(name: str) -> np.ndarray:
-        return np.load(io.BytesIO(archive.read(f"arrays/{name}.npy")), allow_pickle=False)
-
-    return manifest, lambda same: Arrays(head, body, same)
-
-
-def _open_json(path: Path) -> tuple[dict, Callable[[dict], Arrays]]:
-    if path.stat().st_size > _MAX_BYTES:
-        raise _Refused(f"{path.name} is larger than {_MAX_BYTES // 10**9} GB.")
-    manifest = json.loads(path.read_text(encoding="utf-8"))
-
-    def head(name: str):
-        spec = manifest["arrays"].get(name)
-        return spec and (np.dtype(spec["dtype"]), tuple(int(size) for size in spec["shape"]))
-
-    def body(name: str) -> np.ndarray:
-        dtype, shape = head(name)
-        size = dtype.itemsize * math.prod(shape)
-        packed = base64.b64decode(manifest["arrays"][name]["zlib_base64"])
-        raw = zlib.decompressobj().decompress(packed, size + 1)
-        return np.frombuffer(raw, dtype=dtype).reshape(shape).copy()
-
-    return manifest, lambda same: Arrays(head, body, same)
-
-
-def _array_to_json(array: np.ndarray) -> dict[str, Any]:
-    packed = base64.b64encode(zlib.compress(np.ascontiguousarray(array).tobytes(), 6)).decode()
-    return {"dtype": array.dtype.str, "shape": list(array.shape), "zlib_base64": packed}
-
-
-def _without_twins(arrays: dict[str, np.ndarray]) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """Arrays that occur twice are stored once: ({name: name of its twin}, the others).
-
-    Methods share base scores, and the table of scores repeats those of a selection.
-    """
-    seen: dict[tuple, str] = {}
-    same: dict[str, str] = {}
-    for name, array in arrays.items():
-        first = seen.setdefault(_digest(array), name)
-        if first != name:
-            same[name] = first
-    return same, {name: array for name, array in arrays.items() if name not in same}
-
-
-def _digest(array: np.ndarray) -> tuple:
-    content = hashlib.sha256(np.ascontiguousarray(array).data).digest()
-    return content, array.dtype.str, array.shape
-
-
-def _rounded(array: np.ndarray) -> np.ndarray:
-    """float32 with the lowest 12 bits of the mantissa rounded away; NaN and infinities stay."""
-    bits = np.ascontiguousarray(array, np.float32).view(np.uint32)
-    near = ((bits.astype(np.uint64) + 0x800) & 0xFFFFF000).astype(np.uint32)
-    return np.where(np.isfinite(array), near.view(np.float32), array).astype(np.float32)
-
-
-def plain(value: Any) -> Any:
-    """Numpy scalars to Python, NaN and infinities to null: strict JSON."""
-    if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(v) for v in value]
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 # -- writing ------------------------------------------------------------------------------------------
@@ -234,7 +88,7 @@ def _pack(c: Comparison) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
         place = tuple((row.__array_interface__["data"][0], row.shape) for row in rows)
         if place not in names:
             stacked = np.stack(rows)
-            content = _digest(stacked)
+            content = digest(stacked)
             new = f"selection_scores_{sum(name.startswith('selection') for name in arrays)}"
             names[place] = names.setdefault(content, new)  # "scores_0" is a table's
             arrays.setdefault(names[place], stacked)
@@ -318,7 +172,7 @@ def _read(m: Any, arrays_of: Callable[[dict], Arrays]) -> Comparison:
         raise ValueError("no manifest of a comparison")
     version = m.get("format")
     if isinstance(version, int) and version > FORMAT:
-        raise _Refused(
+        raise Refused(
             f"This comparison was saved by a newer kvviz (format {version}; this one "
             f"reads up to {FORMAT}). Update kvviz to open it."
         )

@@ -35,7 +35,7 @@ from kvviz.results.turns import Turn
 from kvviz.types import ModelInfo, Prompt
 
 if TYPE_CHECKING:
-    from kvviz.results.archive import Arrays
+    from kvviz.results.arrays import Arrays
 
 Packed = tuple[dict[str, Any], dict[str, np.ndarray]]
 _PLAIN = ("method", "budget", "answer", "tokens", "method_text", "gap", "expected_gap", "kl", "notes",

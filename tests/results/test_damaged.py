@@ -11,8 +11,8 @@ import pytest
 from synthetic import synthetic_comparison
 
 from kvviz.errors import InputError
-from kvviz.results import archive
-from kvviz.results.archive import load_comparison
+from kvviz.results import arrays
+from kvviz.results.archive import FORMAT, load_comparison
 from kvviz.results.story import Opening, Story
 
 DAMAGED = "not a comparison saved by kvviz, or it is damaged"
@@ -124,7 +124,7 @@ def test_the_same_run_unchanged_opens(c, form, tmp_path):
 @pytest.mark.parametrize("form", ["zip", "json"])
 def test_a_newer_format_is_said_first(c, form, tmp_path):
     def newer(manifest):
-        manifest["format"] = archive.FORMAT + 1
+        manifest["format"] = FORMAT + 1
         manifest["prompt"] = manifest["arrays"] = "written another way"
 
     with pytest.raises(InputError, match=r"saved by a newer kvviz .* Update kvviz"):
@@ -160,12 +160,12 @@ def test_an_array_of_another_shape_is_not_unpacked(c, tmp_path):
 
 
 def test_a_manifest_without_end_is_not_read(c, tmp_path, monkeypatch):
-    monkeypatch.setattr(archive, "_MAX_MANIFEST", 1000)
+    monkeypatch.setattr(arrays, "_MAX_MANIFEST", 1000)
     with pytest.raises(InputError, match="manifest of this comparison is larger"):
         load_comparison(c.save(tmp_path / "run.zip"))
 
 
 def test_all_arrays_together_are_bounded(c, tmp_path, monkeypatch):
-    monkeypatch.setattr(archive, "_MAX_BYTES", 5000)
+    monkeypatch.setattr(arrays, "_MAX_BYTES", 5000)
     with pytest.raises(InputError, match="unpacks to more than"):
         load_comparison(c.save(tmp_path / "run.zip"))
