@@ -21,16 +21,9 @@ from kvviz.hardware import lent
 from kvviz.identity import model_name
 from kvviz.models.adapters import Model, family_of, wrap_model
 from kvviz.models.catalog import CATALOG, offer, offered
-from kvviz.models.converted import (
-    EMBEDDED,
-    NO_MEMORY,
-    NO_NETWORK,
-    Progress,
-    check_memory,
-    converted_folder,
-    embedded_key,
-    gguf_key,
-)
+from kvviz.models.converted import EMBEDDED, NO_NETWORK, converted_folder, embedded_key, gguf_key
+from kvviz.models.gguf import Progress
+from kvviz.models.room import NO_MEMORY, check_memory
 from kvviz.settings import settings
 from kvviz.types import DTYPES
 

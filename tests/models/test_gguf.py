@@ -14,7 +14,8 @@ from tiny_gguf import write_gguf
 
 from kvviz.errors import Cancelled, ModelError
 from kvviz.methods import artefacts
-from kvviz.models import converted, load_model
+from kvviz.models import converted, load_model, room
+from kvviz.models import gguf as unpacking
 
 
 @pytest.fixture
@@ -30,7 +31,7 @@ def gguf(tmp_path, monkeypatch):
         return []
 
     convert.count = 0
-    monkeypatch.setattr(converted, "_convert", convert)
+    monkeypatch.setattr(converted, "unpack", convert)
     return SimpleNamespace(path=path, convert=convert)
 
 
@@ -52,14 +53,14 @@ def test_two_gguf_files_of_one_name_are_told_apart_by_their_weights(gguf, tmp_pa
     other.parent.mkdir()
     other.write_bytes(gguf.path.read_bytes())
     one = load_model(str(gguf.path), dtype="float32")
-    stand_in = converted._convert
+    stand_in = converted.unpack
 
     def other_weights(id, gguf, dtype, target, say):
         notes = stand_in(id, gguf, dtype, target, say)
         make_hf("llama", seed=1).to(dtype).save_pretrained(target)
         return notes
 
-    monkeypatch.setattr(converted, "_convert", other_weights)
+    monkeypatch.setattr(converted, "unpack", other_weights)
     two = load_model(str(other), dtype="float32")
     assert gguf.convert.count == 2, "the second is not taken for the first"
     assert one.id == two.id == "stand-in"
@@ -90,12 +91,12 @@ def test_an_interrupted_conversion_leaves_nothing_behind(gguf, tmp_path, monkeyp
         target.mkdir()
         raise KeyboardInterrupt
 
-    whole = converted._convert
-    monkeypatch.setattr(converted, "_convert", interrupted)
+    whole = converted.unpack
+    monkeypatch.setattr(converted, "unpack", interrupted)
     with pytest.raises(KeyboardInterrupt):
         load_model(str(gguf.path), dtype="float32")
     assert list((tmp_path / "cache" / "models").iterdir()) == []
-    monkeypatch.setattr(converted, "_convert", whole)
+    monkeypatch.setattr(converted, "unpack", whole)
     assert load_model(str(gguf.path), dtype="float32").notes == ()
 
 
@@ -140,7 +141,7 @@ def test_a_full_disk_is_one_sentence(gguf, monkeypatch, full, tmp_path):
         target.mkdir()
         raise full
 
-    monkeypatch.setattr(converted, "_convert", convert)
+    monkeypatch.setattr(converted, "unpack", convert)
     with pytest.raises(ModelError, match="not enough space in .* Free some, or set KVVIZ_CACHE"):
         load_model(str(gguf.path), dtype="float32")
     assert list((tmp_path / "cache" / "models").iterdir()) == []
@@ -150,7 +151,7 @@ def test_other_errors_of_the_writer_are_not_called_a_full_disk(gguf, monkeypatch
     def convert(*args):
         raise SafetensorError("invalid header")
 
-    monkeypatch.setattr(converted, "_convert", convert)
+    monkeypatch.setattr(converted, "unpack", convert)
     with pytest.raises(SafetensorError):
         load_model(str(gguf.path), dtype="float32")
 
@@ -171,20 +172,20 @@ def test_a_gguf_file_is_refused_before_it_is_unpacked_where_it_does_not_fit(
     def unpacked(*args, **kwargs):
         raise AssertionError("it was unpacked")
 
-    monkeypatch.setattr(converted.AutoModelForCausalLM, "from_pretrained", unpacked)
-    monkeypatch.setattr(converted.memory, "available", lambda: memory)
-    monkeypatch.setattr(converted.shutil, "disk_usage", lambda folder: SimpleNamespace(free=disk))
+    monkeypatch.setattr(unpacking.AutoModelForCausalLM, "from_pretrained", unpacked)
+    monkeypatch.setattr(room.memory, "available", lambda: memory)
+    monkeypatch.setattr(unpacking.shutil, "disk_usage", lambda folder: SimpleNamespace(free=disk))
     with pytest.raises(ModelError, match=sentence):
         load_model(str(path), dtype="float32")
 
 
 def test_unpacking_is_counted_in_the_dtype_and_with_the_largest_weight_thrice(tmp_path, monkeypatch):
     asked = []
-    monkeypatch.setattr(converted, "check_memory", lambda id, needed: asked.append(needed))
+    monkeypatch.setattr(unpacking, "check_memory", lambda id, needed: asked.append(needed))
     config = make_hf("llama").config
     numbers = sum(weight.numel() for weight in make_hf("llama").parameters())
     for dtype in (torch.float32, torch.bfloat16):
-        converted._check_room("a", config, dtype, tmp_path)
+        unpacking._check_room("a", config, dtype, tmp_path)
     assert asked == [4 * numbers + 8 * 320 * 64, 2 * numbers + 8 * 320 * 64]
 
 

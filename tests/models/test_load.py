@@ -11,7 +11,7 @@ from tiny import make_hf, make_tokenizer
 from tiny_gguf import write_gguf
 
 from kvviz.errors import InputError, ModelError
-from kvviz.models import converted, load, load_model, wheels
+from kvviz.models import converted, load, load_model, room, wheels
 from kvviz.models.catalog import CATALOG, offer, offered
 from kvviz.models.converted import NO_NETWORK
 from kvviz.settings import settings
@@ -190,7 +190,7 @@ def test_catalogue_ids_are_unique_and_found_by_either_name():
 
 
 def test_a_folder_that_does_not_fit_into_memory_is_refused(folder, monkeypatch):
-    monkeypatch.setattr(converted.memory, "available", lambda: 100_000)
+    monkeypatch.setattr(room.memory, "available", lambda: 100_000)
     with pytest.raises(ModelError, match="my-model takes about .* choose a smaller model"):
         load_model(str(folder), dtype="float32")
 
@@ -214,11 +214,11 @@ def test_a_model_of_the_hub_is_weighed_by_its_configuration_before_it_is_fetched
         load.AutoModelForCausalLM, "from_pretrained",
         lambda *a, **k: fetched.append(a) or (model, {"missing_keys": []}),
     )  # fmt: skip
-    monkeypatch.setattr(converted.memory, "available", lambda: 4 * weights - 1)
+    monkeypatch.setattr(room.memory, "available", lambda: 4 * weights - 1)
     with pytest.raises(ModelError, match="^owner/model takes about .* choose a smaller model, or bfloat16"):
         load_model("owner/model", dtype="float32")
     assert not fetched
-    monkeypatch.setattr(converted.memory, "available", lambda: 4 * weights)
+    monkeypatch.setattr(room.memory, "available", lambda: 4 * weights)
     assert load_model("owner/model", dtype="float32").id == "owner/model" and len(fetched) == 1
 
 
