@@ -16,6 +16,7 @@ from kvviz.figures.kit import narrow
 from kvviz.figures.why_card import why_card
 from kvviz.figures.why_table import shown_head
 from kvviz.results.answers import all_answers_table, answer_cards
+from kvviz.results.cause_words import causes_of
 from kvviz.results.causes import PUT_BACK, TAKEN_OUT
 from kvviz.results.finding import caution, finding, notices
 from kvviz.results.measures import MEASURE
@@ -160,10 +161,13 @@ def _answer_cell(row: dict[str, Any], answer: str, moot: bool) -> dict[str, Any]
 
 @view("document")
 def document_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
-    """A class for each token, and how many heads hold it."""
+    """A class for each token, and how many heads hold it.
+
+    By effect only where that is known: the choice stays while the page goes to another run or budget.
+    """
     c = run.comparison
     by = str(args.get("by") or "ab")
-    by = by if by in ("a", "b", "ab") else "ab"
+    by = by if by in ("a", "b", "ab") else "ab" if chosen.b else "a"
     table = document.document_tokens(
         c, chosen.a, chosen.b, chosen.budget, by, chosen.layer, chosen.head
     )
@@ -171,7 +175,7 @@ def document_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, A
     if rows is not None:
         return rows
     coloured = {}
-    if args.get("by") == "effect":
+    if args.get("by") == "effect" and causes_of(c, chosen.a, chosen.budget) is not None:
         found = document_effect.text_effects(c, chosen.a, chosen.budget, _direction(args))
         codes = found.code[: len(table.tokens)]
         coloured = {"by": "effect", "codes": "".join(chr(48 + int(v)) for v in codes.tolist()),

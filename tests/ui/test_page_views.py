@@ -203,3 +203,18 @@ def test_the_line_of_the_source_says_how_answers_were_written(store, comparison,
     settings = {**comparison.settings, "ask": ask.to_dict()}
     run = store.add(dataclasses.replace(comparison, settings=settings), "own", "t")
     assert answer(store, None, {"view": "meta", "run": run.id})["decoding"] == said
+
+
+def test_effect_as_colour_stays_chosen_where_it_is_not_known(store, comparison):
+    """The page goes to another budget, or to a run without causes: the text shows what is held there."""
+    run = store.add(comparison, "own", "t").id
+    without = store.add(dataclasses.replace(comparison, causes={}), "own", "t").id
+
+    def shown_by(run, budget, b="dropkv"):
+        sel = {"a": "snapkv", "b": b, "budget": budget}
+        body = {"view": "document", "run": run, "sel": sel, "args": {"by": "effect"}}
+        return answer(store, None, body)["by"]
+
+    assert shown_by(run, 0.1) == "effect"
+    assert shown_by(run, 0.2) == shown_by(without, 0.1) == "ab"
+    assert shown_by(without, 0.1, b=None) == "a"
