@@ -21,8 +21,11 @@ _LONGEST = 40  # characters of a bad value that a sentence repeats
 
 
 def shown(value: Any) -> str:
-    """A bad value as a sentence repeats it: short, and on one line."""
+    """A bad value as a sentence repeats it: short, on one line, a backslash as the one that was written."""
     text = repr(value)
+    if isinstance(value, str):
+        said = (c if c.isprintable() else c.encode("unicode_escape").decode() for c in value[:_LONGEST])
+        text = f"'{''.join(said)}'"
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kvviz.errors import InputError
-from kvviz.identity import BUDGET_WORDS, Budget, MethodRef, parse_budgets, split_methods
+from kvviz.identity import BUDGET_WORDS, Budget, MethodRef, parse_budgets, shown, split_methods
 
 
 @pytest.mark.parametrize(
@@ -131,3 +131,14 @@ def test_names_need_neither_torch_nor_numpy():
     code = "import sys, kvviz.identity; print(sorted({'torch', 'numpy'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("Qwen\\Qwen3", "'Qwen\\Qwen3'"), ("a\0\n\u202e\ud800", "'a\\x00\\n\\u202e\\ud800'"), (0.25, "0.25"),
+        ("x" * 5000, f"'{'x' * 38}…"), (["a"], "['a']"),
+    ],
+)  # fmt: skip
+def test_a_bad_value_is_said_as_it_was_written(value, said):
+    assert shown(value) == said

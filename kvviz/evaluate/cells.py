@@ -10,6 +10,7 @@ import dataclasses
 import hashlib
 import json
 import math
+import os
 import platform
 import tempfile
 import time
@@ -233,7 +234,7 @@ def _head(name: str, item: Item, study: Study, method: str, budget: Any, n: int 
 
 def shown(name: str) -> str:
     """A model's name in tables: of a file or folder without its place, which is nobody else's business."""
-    return Path(name).name.removesuffix(".gguf") if Path(name).exists() else name
+    return Path(name).name.removesuffix(".gguf") if os.path.exists(name) else name
 
 
 def failed_rows(name: str, item: Item, study: Study, reason: str) -> list[dict[str, Any]]:

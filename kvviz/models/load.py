@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import textwrap
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from transformers.utils import logging as hf_logging
 from kvviz import memory
 from kvviz.errors import ModelError
 from kvviz.hardware import lent
-from kvviz.identity import model_name
+from kvviz.identity import model_name, shown
 from kvviz.models.adapters import Model, family_of, wrap_model
 from kvviz.models.catalog import CATALOG, offer, offered
 from kvviz.models.converted import EMBEDDED, NO_NETWORK, converted_folder, embedded_key, gguf_key
@@ -83,22 +84,22 @@ def load_model(
 
 def _find(name: str) -> tuple[Path | str, str]:
     """(what to load, id to show) for a name that is not in the catalogue."""
-    path = Path(name).expanduser()
-    if name and path.is_dir():
+    path = Path(os.path.expanduser(name))  # like isdir and isfile, it takes any text for a name
+    if name and os.path.isdir(path):
         ggufs = sorted(path.glob("*.gguf"))
         if not (path / "config.json").exists() and len(ggufs) == 1:
             return ggufs[0], ggufs[0].stem
         if not (path / "config.json").exists():
             raise ModelError(f"The folder {path.name} holds no model: there is no config.json in it.")
         return path, path.resolve().name
-    if path.is_file():
+    if os.path.isfile(path):
         if path.suffix.lower() != ".gguf":
             raise ModelError(f"{path.name} is a single file; give the folder it lies in, or a .gguf file.")
         return path, path.stem
     if _HUB_ID.fullmatch(name) and not name.lower().endswith(".gguf"):
         return name, name
     raise ModelError(
-        f"There is no model {name!r}: give one of {', '.join(o.id for o in CATALOG)}, a hub id "
+        f"There is no model {shown(name)}: give one of {', '.join(o.id for o in CATALOG)}, a hub id "
         "such as Qwen/Qwen3-0.6B, a local folder or a .gguf file."
     )
 

@@ -7,7 +7,6 @@ import itertools
 import json
 import threading
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import gradio as gr
@@ -22,6 +21,7 @@ from kvviz.ui.estimates import Estimates
 from kvviz.ui.line import Line
 from kvviz.ui.runs import Run, RunStore
 from kvviz.ui.turns import in_turn
+from kvviz.ui.uploads import uploaded
 from kvviz.ui.visitors import Visitors, session, visitor
 
 _SERIAL = itertools.count(1)
@@ -210,15 +210,12 @@ class Desk:
 
     def open_saved(self, event: gr.EventData, request: gr.Request) -> str:
         """Open a run that was saved as a file, which the page has uploaded."""
-        path = Path(str(event._data.get("path") if isinstance(event._data, dict) else ""))
+        data = event._data if isinstance(event._data, dict) else {}
         try:
-            uploads = Path(gr.utils.get_upload_folder()).resolve()
-            if not path.resolve().is_relative_to(uploads) or not path.is_file():
-                raise InputError("This file did not arrive. Try again.")
-            run = self.store.open(path, visitor(request))
+            run = self.store.open(uploaded(data.get("path")), visitor(request))
         except KvvizError as error:
             return told(state="failed", message=str(error), place="page")
-        if event._data.get("beside") is True:
+        if data.get("beside") is True:
             return told(state="beside", run=run.id)
         return told(state="done", message="", run=run.id)
 

@@ -10,8 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import gradio as gr
-
 from kvviz import exports
 from kvviz.errors import InputError, KvvizError
 from kvviz.figures.evidence import EVIDENCE, SweepFigure, figure_of_sweep
@@ -25,6 +23,7 @@ from kvviz.results.scoreboard import MEASURES
 from kvviz.results.sweeps import Sweep
 from kvviz.ui.runs import RunStore
 from kvviz.ui.sweeps import SweepStore
+from kvviz.ui.uploads import uploaded
 
 PREFIX = "evidence"
 _MOST_ROWS = 200
@@ -187,15 +186,6 @@ class Evidence:
             return {"figure": figure_of_sweep(row, sweep, pick, table).to_json()}
 
         return show
-
-
-def uploaded(path: Any) -> Path:
-    """A file that the page has uploaded; InputError for any other."""
-    found = Path(str(path or ""))
-    uploads = Path(gr.utils.get_upload_folder()).resolve()
-    if not found.resolve().is_relative_to(uploads) or not found.is_file():
-        raise InputError("This file did not arrive. Try again.")
-    return found
 
 
 def picked(sweep: Sweep, raw: Any) -> Pick:

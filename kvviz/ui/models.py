@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -145,7 +146,7 @@ def _weights(key: Key) -> int | None:
     if offered is not None:
         return offered.memory(dtype)
     path = Path(name)
-    if path.suffix.lower() == ".gguf" and path.is_file():  # about 4 bits a weight in the file
+    if path.suffix.lower() == ".gguf" and os.path.isfile(path):  # about 4 bits a weight in the file
         return path.stat().st_size * (4 if dtype in ("bfloat16", "float16") else 8)
-    files = list(path.glob("*.safetensors")) if path.is_dir() else []
+    files = list(path.glob("*.safetensors")) if os.path.isdir(path) else []
     return sum(file.stat().st_size for file in files) or None

@@ -70,6 +70,8 @@ def test_opening_files(desk, tmp_path, monkeypatch):
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
     assert "did not arrive" in opened(tmp_path / "example.zip")["message"]  # only what was uploaded is read
     monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path))
+    for name in ("a\0b", "x" * 5000, None):
+        assert "did not arrive" in opened(name)["message"]
     assert desk.store.get(opened(tmp_path / "example.zip")["run"]).origin == "file"
     bad = tmp_path / "bad.zip"
     bad.write_bytes(b"PK\x03\x04 nothing")

@@ -86,14 +86,15 @@ def test_figures_give_rows_csv_and_json(page):
 
 
 def test_an_uploaded_sweep_is_opened_and_another_path_is_not(page, tmp_path, monkeypatch):
-    monkeypatch.setattr(evidence.gr.utils, "get_upload_folder", lambda: str(tmp_path / "uploads"))
+    monkeypatch.setenv("GRADIO_TEMP_DIR", str(tmp_path / "uploads"))
     (tmp_path / "uploads").mkdir()
     sent = tmp_path / "uploads" / "mine.zip"
     sent.write_bytes(zipped(tmp_path / "stored" / "made-up"))
     key = asked(page, "evidence_open", path=str(sent))["id"]
     assert asked(page, "evidence", run=key)["title"] == "A made-up sweep"
     assert asked(page, "evidence_item", run=key, item="item-3")["run"]
-    for path in (str(tmp_path / "run.zip"), "/etc/passwd", None, str(sent) + "/../../run.zip"):
+    elsewhere = str(tmp_path / "run.zip"), "/etc/passwd", str(sent) + "/../../run.zip"
+    for path in (*elsewhere, None, "a\0b", "x" * 5000):
         assert "did not arrive" in asked(page, "evidence_open", path=path)["error"]
     table = tmp_path / "uploads" / "table.csv"
     table.write_bytes((tmp_path / "stored" / "made-up" / "table.csv").read_bytes())
