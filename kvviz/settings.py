@@ -252,6 +252,14 @@ def settings(environ: Mapping[str, str] | None = None) -> Settings:
     return Settings(**values)
 
 
+def server_port() -> int:
+    """The port that GRADIO_SERVER_PORT names, else 7860. InputError where it names none."""
+    text = os.environ.get("GRADIO_SERVER_PORT", "7860").strip()
+    if not (text.isascii() and text.isdecimal()):
+        raise InputError(f"GRADIO_SERVER_PORT is {text!r}; it must be a whole number.")
+    return int(text)
+
+
 def _read(row: Row, environ: Mapping[str, str]) -> Any:
     text = environ[row.variable].strip()
     try:

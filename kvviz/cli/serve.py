@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 
 from kvviz.cli.common import add_plugin
+from kvviz.settings import server_port
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -14,6 +15,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    server_port()  # before Gradio reads it, which ends in a traceback
     from kvviz.ui import launch
 
     launch(host=args.host, port=args.port)

@@ -18,7 +18,7 @@ from starlette.middleware import Middleware
 
 from kvviz.errors import InputError, KvvizError
 from kvviz.methods.own import load_plugins
-from kvviz.settings import settings
+from kvviz.settings import server_port, settings
 from kvviz.ui import assets
 from kvviz.ui.api import compare_endpoint
 from kvviz.ui.cause_desk import CauseDesk
@@ -97,7 +97,7 @@ def launch_options() -> dict[str, Any]:
     limit = settings().max_upload_bytes
     return {
         "server_name": os.environ.get("GRADIO_SERVER_NAME", "127.0.0.1"),
-        "server_port": _port(os.environ.get("GRADIO_SERVER_PORT") or "7860"),
+        "server_port": server_port(),
         "head": assets.head() + _META,
         "app_kwargs": {"routes": assets.routes(), "openapi_url": None},  # Gradio's own page describes the API
         "theme": gr.themes.Base(primary_hue="teal", font=["system-ui", "sans-serif"],
@@ -111,12 +111,6 @@ def launch_options() -> dict[str, Any]:
         "mcp_server": _mcp(),
         "max_threads": 40 + settings().queue_size,  # whoever waits in the line takes one
     }  # fmt: skip
-
-
-def _port(text: str) -> int:
-    if not (text.isascii() and text.isdecimal()):
-        raise InputError(f"GRADIO_SERVER_PORT is {text!r}; it must be a whole number.")
-    return int(text)
 
 
 def _mcp() -> bool:

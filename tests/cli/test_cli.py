@@ -254,14 +254,20 @@ def test_a_text_longer_than_the_model_reads_is_refused_before_it_is_written(tiny
     assert "tokens; a text of 100,000,000 does not fit." in capsys.readouterr().err
 
 
-def test_a_port_in_use_is_one_sentence(capsys, monkeypatch):
+def test_a_port_in_use_is_one_sentence(capsys):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
         refused(capsys, cli.main(["serve", "--port", str(port)]), f"Port {port} at 127.0.0.1 is in use.")
-        monkeypatch.setenv("GRADIO_SERVER_PORT", "abc")
-        refused(capsys, cli.main(["serve"]), "GRADIO_SERVER_PORT is 'abc'; it must be a whole number.")
+
+
+@pytest.mark.parametrize("port", ["abc", ""])
+def test_a_port_that_is_none_is_one_sentence(capsys, monkeypatch, port):
+    """Before the page is imported: Gradio reads the variable when it is, and fails."""
+    monkeypatch.setenv("GRADIO_SERVER_PORT", port)
+    monkeypatch.setitem(sys.modules, "kvviz.ui", None)
+    refused(capsys, cli.main(["serve"]), f"GRADIO_SERVER_PORT is '{port}'; it must be a whole number.")
 
 
 @pytest.fixture
