@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import subprocess
 import sys
 import tempfile
@@ -29,7 +30,8 @@ from kvviz.settings import settings
 METHODS = ("snapkv", "adakv", "criticalkv", "keydiff", "tova", "streaming_llm")
 BUDGETS = (0.5, 0.2, 0.05)
 NEW_TOKENS = 32
-PEER = "kvpress==0.5.5"
+# kvpress leaves transformers unbounded and its hooks fail in version 5.
+PEER = ("kvpress==0.5.5", "transformers<5")
 
 
 def main(
@@ -146,14 +148,15 @@ def _peer_python() -> str:
     given = os.environ.get("KVVIZ_PEER_PYTHON")
     if given:
         return given
-    folder = settings().cache / "peers" / PEER.replace("==", "-")
-    python = folder / "bin" / "python"
-    if not python.exists():
-        print(f"Installing {PEER} into an environment of its own ...", file=sys.stderr)
-        subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
+    folder = settings().cache / "peers" / "-".join(re.findall(r"[a-z0-9.]+", " ".join(PEER)))
+    python, finished = folder / "bin" / "python", folder / "finished"
+    if not finished.exists():
+        print(f"Installing {' '.join(PEER)} into an environment of its own ...", file=sys.stderr)
+        subprocess.run([sys.executable, "-m", "venv", "--clear", str(folder)], check=True)
         # The peer gets the same torch, so that the comparison is of methods and not of builds.
         torch_version = f"torch=={torch.__version__.partition('+')[0]}"
-        subprocess.run([str(python), "-m", "pip", "install", "-q", torch_version, PEER], check=True)
+        subprocess.run([str(python), "-m", "pip", "install", "-q", torch_version, *PEER], check=True)
+        finished.touch()
     return str(python)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import json
+import sys
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -64,6 +65,12 @@ class Sweep:
     def parts(self) -> list[tuple[str, str]]:
         """(model, protocol) of what is never put together."""
         return list(dict.fromkeys(zip(self.table.model, self.table.protocol)))
+
+    @property
+    def nbytes(self) -> int:
+        """About the memory that it takes: the table, `full` beside it, whose texts are the same, and items."""
+        table = self.table.memory_usage(deep=True).sum() + self.table.memory_usage().sum()
+        return int(table) + sum(sys.getsizeof(v) for item in self.items.values() for v in item.values())
 
     def of(self, model: str, protocol: str) -> pd.DataFrame:
         """The rows of one model and protocol."""

@@ -18,19 +18,22 @@ from kvviz.results.sweeps import Sweep, open_sweep
 
 STORED = asset("sweeps")
 GONE = "This sweep is no longer kept here. Open its file to see it again."
-MOST = 8  # opened sweeps of all visitors, the least recently used goes first
+# Of the opened sweeps of all visitors; the least recently used goes first.
+MOST = 8
+MOST_BYTES = 2**30
 
 
 class SweepStore:
     """Sweeps by id."""
 
-    def __init__(self, most: int = MOST):
-        self.most = most
+    def __init__(self, most: int = MOST, most_bytes: int = MOST_BYTES):
+        self.most, self.most_bytes = most, most_bytes
         self._sweeps: OrderedDict[str, Sweep] = OrderedDict()
+        self._bytes: dict[str, int] = {}
         self._lock, self._reading = threading.Lock(), threading.Lock()
 
     def add(self, sweep: Sweep) -> str:
-        """Keep a sweep under a fresh id."""
+        """Keep a sweep under a fresh id; InputError where it is too large to be kept."""
         key = secrets.token_urlsafe(12)
         self._keep(key, sweep)
         return key
@@ -55,11 +58,18 @@ class SweepStore:
         return sweep
 
     def _keep(self, key: str, sweep: Sweep) -> None:
+        size = sweep.nbytes
+        if size > self.most_bytes:
+            raise InputError(
+                f"This sweep takes {size / 1e9:.1f} GB of memory; up to {self.most_bytes / 1e9:.1f} GB are kept "
+                "here. Open one with fewer rows."
+            )
         with self._lock:
-            self._sweeps[key] = sweep
+            self._sweeps[key], self._bytes[key] = sweep, size
             self._sweeps.move_to_end(key)
-            while len(self._sweeps) > self.most:
-                self._sweeps.popitem(last=False)
+            while len(self._sweeps) > self.most or sum(self._bytes.values()) > self.most_bytes:
+                oldest, _ = self._sweeps.popitem(last=False)
+                del self._bytes[oldest]
 
 
 def stored_sweeps() -> dict[str, Path]:

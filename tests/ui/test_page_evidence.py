@@ -110,3 +110,15 @@ def test_a_sweep_that_is_gone_says_so(page):
     store.add(page.sweeps.get("stored-made-up"))
     with pytest.raises(sweeps.InputError, match="no longer kept"):
         store.get(old)
+
+
+def test_opened_sweeps_are_bounded_by_what_they_take(page):
+    one = page.sweeps.get("stored-made-up")
+    assert one.nbytes > len(one.table) * 100
+    small = sweeps.SweepStore(most_bytes=2 * one.nbytes)
+    first, second, third = (small.add(one) for _ in range(3))
+    assert small.get(second) is one and small.get(third) is one
+    with pytest.raises(sweeps.InputError, match="no longer kept"):
+        small.get(first)
+    with pytest.raises(sweeps.InputError, match="fewer rows"):
+        sweeps.SweepStore(most_bytes=one.nbytes - 1).add(one)

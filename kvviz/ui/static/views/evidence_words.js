@@ -1,5 +1,5 @@
 // What is said in tables: which method to take, the papers' claims, the items that are set apart.
-import {debounce, h, put} from '../lib/dom.js';
+import {debounce, h, narrow, put} from '../lib/dom.js';
 import {addView, redo} from '../lib/state.js';
 import {askSweep, onEvidence, reads} from './evidence_state.js';
 
@@ -7,6 +7,13 @@ const cell = (label, ...nodes) => h('td', {'data-label': label}, h('span', {}, n
 const table = (heads, rows) => h('div', {class: 'kv-scroll'},
   h('table', {class: 'kv-table kv-stacks kv-evidence-table'},
   h('thead', {}, h('tr', {}, heads.map(name => h('th', {scope: 'col'}, name)))), h('tbody', {}, rows)));
+
+// A long table under a line that says what is in it; on a phone it begins closed.
+function folding() {
+  const summary = h('summary', {}), rest = h('div', {});
+  const el = h('details', {class: 'kv-more', open: !narrow()}, summary, rest);
+  return {el, fill(said, ...nodes) { put(summary, said); put(rest, nodes); }};
+}
 
 // A view of the sweep that is words only: `write` puts the reply into `box`.
 function written(id, box, view, names, write, args = () => ({})) {
@@ -43,29 +50,47 @@ export function chooseBox(look) {
 const VERDICTS = {holds: 'kv-right', 'does not hold': 'kv-wrong'};
 const short = value => value === null ? '–' : String(Number(value.toPrecision(3)));
 
-const claimsTable = h('div', {});
+// "1 holds, 5 do not hold, 9 cannot be tested here"
+function counted(claims) {
+  const words = [['holds', 'hold', 'holds'], ['does not hold', 'do not hold', 'does not hold'],
+    ['cannot be tested here', 'cannot be tested here', 'cannot be tested here']];
+  return words.map(([verdict, many, one]) => {
+    const n = claims.filter(c => c.verdict === verdict).length;
+    return n && `${n} ${n === 1 ? one : many}`;
+  }).filter(Boolean).join(', ');
+}
+
+const claimsFold = folding(), claimsTable = h('div', {});
 written('evidence-claims', claimsTable, 'evidence_claims', [], reply => {
-  put(claimsTable, table(['Paper and claim', 'Here', 'Value', 'Why'], reply.claims.map(c => h('tr', {},
-    cell('Claim', h('b', {}, c.paper), h('br'), c.claim),
-    cell('Here', h('span', {class: VERDICTS[c.verdict] || 'kv-grey'}, c.verdict)),
-    cell('Value', c.value === null ? '–' : [short(c.value), h('br'), c.interval[0] === null ? 'no interval'
-      : `${short(c.interval[0])} to ${short(c.interval[1])}`, h('br'), `n = ${c.n}`]),
-    cell('Why', c.reason)))), h('p', {class: 'kv-guide'},
-    `Protocol: ${reply.protocol}. ${reply.correction}`));
+  claimsFold.fill(`${reply.claims.length} claims: ${counted(reply.claims)}`,
+    table(['Paper and claim', 'Here', 'Value', 'Why'], reply.claims.map(c => h('tr', {},
+      cell('Claim', h('b', {}, c.paper), h('br'), c.claim),
+      cell('Here', h('span', {class: VERDICTS[c.verdict] || 'kv-grey'}, c.verdict)),
+      cell('Value', c.value === null ? '–' : [short(c.value), h('br'), c.interval[0] === null
+        ? 'no interval' : `${short(c.interval[0])} to ${short(c.interval[1])}`, h('br'), `n = ${c.n}`]),
+      cell('Why', c.reason)))),
+    h('p', {class: 'kv-guide'}, `Protocol: ${reply.protocol}. ${reply.correction}`));
+  put(claimsTable, claimsFold.el);
 });
 export const claimsBox = h('section', {class: 'kv-panel', id: 'kv-evidence-claims', 'aria-label': 'Claims'},
   h('h3', {class: 'kv-panel-title'}, 'Claims of the papers, here'),
   h('p', {class: 'kv-guide'}, 'Each headline beside what this model and these items give, computed from the '
     + 'table. Other models and longer texts may say otherwise.'), claimsTable);
 
-const apartTable = h('div', {});
+const apartFold = folding(), apartTable = h('div', {});
 written('evidence-apart', apartTable, 'evidence_apart', ['a', 'b', 'budget'], reply => {
-  put(apartTable, reply.rows.length ? table(['Item', 'Why', 'Expected', 'Full cache says'],
-    reply.rows.map(row => h('tr', {}, cell('Item', row.item), cell('Why', row.why,
-      row.right_all_the_same.length ? h('span', {class: 'kv-muted'},
-        ` · right all the same: ${row.right_all_the_same.join(', ')}`) : null),
-    cell('Expected', row.expected || '–'), cell('Full cache says', row.answer.slice(0, 120)))))
-    : h('p', {}, 'No item is set apart: the full cache answers all of them rightly, from their documents.'));
+  if (!reply.rows.length) {
+    put(apartTable, h('p', {}, 'No item is set apart: the full cache answers all of them rightly, from '
+      + 'their documents.'));
+    return;
+  }
+  apartFold.fill(`${reply.of} item${reply.of === 1 ? '' : 's'}`,
+    table(['Item', 'Why', 'Expected', 'Full cache says'],
+      reply.rows.map(row => h('tr', {}, cell('Item', row.item), cell('Why', row.why,
+        row.right_all_the_same.length ? h('span', {class: 'kv-muted'},
+          ` · right all the same: ${row.right_all_the_same.join(', ')}`) : null),
+      cell('Expected', row.expected || '–'), cell('Full cache says', row.answer.slice(0, 120))))));
+  put(apartTable, apartFold.el);
 });
 export const apartBox = h('section', {class: 'kv-panel', id: 'kv-evidence-apart',
   'aria-label': 'Items set apart'}, h('h3', {class: 'kv-panel-title'}, 'Items set apart'),
