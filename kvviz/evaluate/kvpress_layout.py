@@ -4,9 +4,9 @@
         predictions.csv, metrics.json, config.yaml
 
 As there: RULER's tasks of one length are one folder ("ruler", the length as data_dir) with a string_match a
-task, a LongBench task is a folder ("longbench", the task as data_dir) with one number, of LongBench-E with one
-a range of lengths; config.yaml holds its fields and no others. Methods that it has stand under the names of
-its presses, so that it reads such a configuration back; what it does not have keeps its own name, as other
+task, a LongBench task is a folder ("longbench", the task as data_dir) with one number, of LongBench-E with
+one a range of lengths; config.yaml holds its fields and no others. Methods that it has stand under the names
+of its presses, so that it reads such a configuration back; what it does not have keeps its own name, as other
 tasks do.
 """
 

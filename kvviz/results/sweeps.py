@@ -68,7 +68,7 @@ class Sweep:
 
     @property
     def nbytes(self) -> int:
-        """About the memory that it takes: the table, `full` beside it, whose texts are the same, and items."""
+        """About the memory that it takes: the table, `full` beside it (with the same texts), the items."""
         table = self.table.memory_usage(deep=True).sum() + self.table.memory_usage().sum()
         return int(table) + sum(sys.getsizeof(v) for item in self.items.values() for v in item.values())
 

@@ -61,8 +61,8 @@ class SweepStore:
         size = sweep.nbytes
         if size > self.most_bytes:
             raise InputError(
-                f"This sweep takes {size / 1e9:.1f} GB of memory; up to {self.most_bytes / 1e9:.1f} GB are kept "
-                "here. Open one with fewer rows."
+                f"This sweep takes {size / 1e9:.1f} GB of memory; up to {self.most_bytes / 1e9:.1f} GB are "
+                "kept here. Open one with fewer rows."
             )
         with self._lock:
             self._sweeps[key], self._bytes[key] = sweep, size

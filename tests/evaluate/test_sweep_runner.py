@@ -286,7 +286,30 @@ def test_ruler_and_longbench_lie_where_kvpress_puts_them(tiny, tmp_path):
     assert list(rows.answer_prefix) == ["It is", ""] and "cue" not in rows
 
 
-# -- real processes --------------------------------------------------------------------------------------
+def test_methods_stand_under_the_names_of_kvpress_and_no_folder_twice(tiny, tmp_path):
+    from kvviz.evaluate.kvpress_layout import write_kvpress
+
+    what = [
+        Item(f"h{n}", "hotpotqa_e", TEXT * 3, "Who?", ("x9",), "f1", {"length": n, "all_classes": ["a"]})
+        for n in (100, 5000)
+    ]
+    methods = ["adakv", "criticalkv", "expected_attention", "expected_attention:preset=kvpress"]
+    sweep(tmp_path, what=what, done=study(methods=methods, budgets=[0.5, 0.501], max_new_tokens=1))
+    folders = write_kvpress(tmp_path, what)
+    assert len(set(folders)) == len(folders) == 1 + 4 * 2
+    assert folders == write_kvpress(tmp_path, what)  # the same command writes the same folders
+    names = [folder.relative_to(tmp_path / "kvpress").as_posix().split("__a__")[1] for folder in folders]
+    assert names[:4] == [
+        "no_press__0.00__query_aware", "adakv_snapkv__0.50__query_aware",
+        "adakv_snapkv__0.50__query_aware/1", "critical_snapkv__0.50__query_aware",
+    ]  # fmt: skip
+    # its own "expected_attention" lets heads compete
+    assert names[5].startswith("expected_attention_uniform__") and names[7].startswith("expected_attention__")
+    assert folders[0].name.startswith("longbench-e__hotpotqa_e__")
+    metrics = json.loads((folders[0] / "metrics.json").read_text())
+    assert metrics == {"0-4k": 0.0, "4-8k": 0.0, "8k+": None}
+    rows = pd.read_csv(folders[0] / "predictions.csv", keep_default_na=False)
+    assert list(rows.answers) == ['["x9"]'] * 2 and list(rows.task) == ["hotpotqa"] * 2
 
 
 def test_an_items_cue_begins_the_answer_and_what_follows_is_judged():

@@ -1,4 +1,4 @@
-"""A stored run or sweep is looked at without torch: every view answers, and nothing heavy is imported for it."""
+"""A stored run or sweep is looked at without torch: every view answers, nothing heavy is imported."""
 
 from __future__ import annotations
 
