@@ -22,7 +22,7 @@ from kvviz.errors import InputError
 from kvviz.identity import Budget
 from kvviz.results.comparison import FULL
 from kvviz.results.scoreboard import with_full
-from kvviz.results.study import COLUMNS, TABLE
+from kvviz.results.study import BEST_SETS, COLUMNS, TABLE
 from kvviz.results.table import formula_text
 
 if TYPE_CHECKING:
@@ -46,6 +46,7 @@ class Sweep:
     table     every column of COLUMNS; texts are "" and numbers NaN where nothing is known.
     manifest  as it was written, {} where there is none.
     items     {item: {"document", "question", "answers", ...}} where the sweep kept them.
+    best_sets  rows of `kvviz.evaluate.best_sets`, where they were measured.
     runs      {(model, protocol, item): name of its kept run}; `read` gives a run's bytes.
     """
 
@@ -54,6 +55,7 @@ class Sweep:
     manifest: dict[str, Any] = field(default_factory=dict)
     items: dict[str, dict[str, Any]] = field(default_factory=dict)
     runs: dict[Key, str] = field(default_factory=dict)
+    best_sets: list[dict[str, Any]] = field(default_factory=list)
     read: Callable[[str], bytes] | None = None
 
     @cached_property
@@ -156,7 +158,8 @@ def _folder(files: _Folder | _Zip, title: str) -> Sweep:
     manifest = _json(files.read("manifest.json")) if "manifest.json" in files.names else {}
     items = _items(files.read("items.jsonl")) if "items.jsonl" in files.names else {}
     title = str(manifest.get("title") or title)[:MOST_NAME]
-    return Sweep(title, found, manifest, items, _kept_runs(files), files.read)
+    sets = _best_sets(files.read(BEST_SETS)) if BEST_SETS in files.names else []
+    return Sweep(title, found, manifest, items, _kept_runs(files), sets, files.read)
 
 
 def _kept_runs(files: _Folder | _Zip) -> dict[Key, str]:
@@ -173,6 +176,18 @@ def _kept_runs(files: _Folder | _Zip) -> dict[Key, str]:
 def _json(data: bytes) -> dict[str, Any]:
     value = json.loads(data)
     return value if isinstance(value, dict) else {}
+
+
+def _best_sets(data: bytes) -> list[dict[str, Any]]:
+    rows = json.loads(data)
+    texts, numbers = ("model", "protocol", "document"), ("heads", "ratio", "attention_ratio", "cone")
+    return [
+        row
+        for row in (rows if isinstance(rows, list) else [])
+        if isinstance(row, dict)
+        and all(isinstance(row.get(name), str) for name in texts)
+        and all(type(row.get(name)) in (int, float) and np.isfinite(row[name]) for name in numbers)
+    ]
 
 
 def _items(data: bytes) -> dict[str, dict[str, Any]]:

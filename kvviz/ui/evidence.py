@@ -116,7 +116,7 @@ class Evidence:
 
     def claims(self, key: str, sweep: Sweep, pick: Pick, args: dict[str, Any]) -> dict[str, Any]:
         """The papers' headlines beside what these items give. Corrected over all of the sweep's claims."""
-        found = claims(sweep.table)
+        found = claims(sweep.table, sweep.best_sets)
         mine = [c for c in found if (c["model"], c["protocol"]) == (pick.model, pick.protocol)]
         return {"claims": mine, "correction": correction(found), "protocol": pick.protocol}
 

@@ -97,6 +97,7 @@ def served(chromium_path, serve):
 
         run = (Path(folder) / "a-stored-run.zip").read_bytes()
         sweep_folder(Path(folder) / "sweeps" / "made-up", run=run)
+        sweep_folder(Path(folder) / "sweeps" / "small", n=12)
         old_sweeps, sweeps.STORED = sweeps.STORED, Path(folder) / "sweeps"
         url, close = serve(engine, Path(folder))
         yield url, engine

@@ -79,6 +79,16 @@ def test_claims_are_of_the_chosen_part_only(page):
     assert {c["protocol"] for c in reply["claims"]} == {"question-agnostic"} and "Holm" in reply["correction"]
 
 
+def test_what_brute_force_found_is_read_beside_the_table(page, tmp_path):
+    claim = "Single-token scores come within a constant of the best set (cone condition)"
+    found = {"model": "tiny", "protocol": "question-aware", "heads": 9, "attention_ratio": 1.1, "cone": 0.5}
+    rows = [{**found, "document": f"doc{n}", "ratio": 1.2 + n / 100} for n in range(8)]
+    odd = [7, {}, {**rows[0], "ratio": "1"}, {**rows[0], "document": None}, {**rows[0], "cone": math.inf}]
+    (tmp_path / "stored" / "made-up" / "best_sets.json").write_text(json.dumps(rows + odd))
+    (mine,) = [c for c in asked(page, "evidence_claims")["claims"] if c["claim"] == claim]
+    assert mine["n"] == 8 and math.isclose(mine["value"], 1.235) and mine["verdict"] == "holds"
+
+
 def test_figures_give_rows_csv_and_json(page):
     assert len(asked(page, "evidence_budget", give="rows")["rows"]) == 9
     assert asked(page, "evidence_pairs", give="csv")["text"].count("\n") == 22

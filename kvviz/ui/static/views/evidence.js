@@ -23,7 +23,7 @@ function tell(message, failed = false) {
 }
 
 const field = (name, text) => {
-  const box = chooser(text, [], '', value => look({[name]: value}), {id: `kv-evidence-${name}`});
+  const box = chooser(text, [], '', value => look({[name]: value}), {id: `kv-evidence-pick-${name}`});
   pick[name] = box;
   return box;
 };
@@ -49,7 +49,9 @@ export async function openSweep(id) {
   if (!key) { page.app.dataset.ready = 'no-sweep'; return; }
   const before = EV.id;
   EV.id = key;
+  EV.turn += 1;  // what was asked of another sweep no longer counts
   const meta = await ask('evidence', {}, {}, key);
+  if (EV.id !== key) return;
   if (meta.error) {
     EV.id = before;
     if (!before && id && stored[0] && id !== stored[0]) await openSweep(stored[0]);
@@ -112,7 +114,7 @@ export function buildEvidence() {
     h('div', {class: 'kv-split kv-evidence-two'}, h('div', {}, by, panels.slices), apartBox),
     chooseBox(look), claimsBox, panels.needles, about);
   document.addEventListener('kv:page', () => {
-    if (S.page === 'evidence' && !EV.meta) openSweep();
+    if (S.page === 'evidence' && !EV.id) openSweep();
     else writePage(S.page === 'evidence' ? EV.id : null);
   });
   return h('section', {class: 'kv-evidence', id: 'kv-evidence', 'aria-label': 'Evidence'},
