@@ -30,7 +30,7 @@ from kvviz.evaluate.workers import Bench
 
 MODEL = "smollm2-135m"
 ITEMS, TOKENS = 50, 1000
-MEASURED = 3  # items done on both sides
+MEASURED = 2  # items done on both sides
 FLAT = 200  # items of the memory's part
 
 

@@ -82,6 +82,37 @@ def test_one_worker_or_two_or_a_killed_run_give_the_same_table(study_files, one_
     same(one_worker, cut)
 
 
+DYING = """
+import os, runpy, signal, sys
+import kvviz.evaluate.cells as cells
+where, count, sys.argv = sys.argv[1], int(sys.argv[2]), ["kvviz", *sys.argv[3:]]
+holder, name = (cells, "build_prompt") if where == "cell" else (os, "replace")
+real = getattr(holder, name)
+def dying(*args, **kwargs):
+    global count
+    if where == "cell" or os.path.basename(os.path.dirname(args[1])) == "cells":
+        count -= 1
+    if not count:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*args, **kwargs)
+setattr(holder, name, dying)
+runpy.run_module("kvviz", run_name="__main__")
+"""
+
+
+@pytest.mark.slow
+def test_killed_within_a_cell_or_while_it_is_written_a_sweep_goes_on(study_files, one_worker, tmp_path):
+    out, env = tmp_path / "out", study_files[2]
+    python, _, _, *rest = command(study_files, out)
+    # within the second item; then, of those that go on, with the second cell written but not yet in its place
+    for where, count, cells in (("cell", 4, 1), ("write", 2, 2)):
+        killed = subprocess.run([python, "-c", DYING, where, str(count), *rest], env=env)
+        assert killed.returncode == -9 and len(list(out.glob("cells/*.json"))) == cells
+    subprocess.run([python, "-m", "kvviz", *rest], env=env, check=True)
+    table = same(one_worker, out)
+    assert len(table) == 6 * 5 and not table.duplicated(["item", "method", "budget_name"]).any()
+
+
 @pytest.mark.slow
 def test_a_worker_that_is_killed_costs_no_cell(study_files, one_worker, tmp_path):
     out, env = tmp_path / "out", study_files[2]

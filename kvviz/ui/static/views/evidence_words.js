@@ -8,10 +8,10 @@ const table = (heads, rows) => h('div', {class: 'kv-scroll'},
   h('table', {class: 'kv-table kv-stacks kv-evidence-table'},
   h('thead', {}, h('tr', {}, heads.map(name => h('th', {scope: 'col'}, name)))), h('tbody', {}, rows)));
 
-// A long table under a line that says what is in it; on a phone it begins closed.
-function folding() {
+// A long table under a line that says what is in it; `open`: how it begins.
+function folding(open) {
   const summary = h('summary', {}), rest = h('div', {});
-  const el = h('details', {class: 'kv-more', open: !narrow()}, summary, rest);
+  const el = h('details', {class: 'kv-more', open}, summary, rest);
   return {el, fill(said, ...nodes) { put(summary, said); put(rest, nodes); }};
 }
 
@@ -60,7 +60,7 @@ function counted(claims) {
   }).filter(Boolean).join(', ');
 }
 
-const claimsFold = folding(), claimsTable = h('div', {});
+const claimsFold = folding(!narrow()), claimsTable = h('div', {});
 written('evidence-claims', claimsTable, 'evidence_claims', [], reply => {
   claimsFold.fill(`${reply.claims.length} claims: ${counted(reply.claims)}`,
     table(['Paper and claim', 'Here', 'Value', 'Why'], reply.claims.map(c => h('tr', {},
@@ -77,7 +77,7 @@ export const claimsBox = h('section', {class: 'kv-panel', id: 'kv-evidence-claim
   h('p', {class: 'kv-guide'}, 'Each headline beside what this model and these items give, computed from the '
     + 'table. Other models and longer texts may say otherwise.'), claimsTable);
 
-const apartFold = folding(), apartTable = h('div', {});
+const apartFold = folding(false), apartTable = h('div', {});
 written('evidence-apart', apartTable, 'evidence_apart', ['a', 'b', 'budget'], reply => {
   if (!reply.rows.length) {
     put(apartTable, h('p', {}, 'No item is set apart: the full cache answers all of them rightly, from '
