@@ -115,6 +115,15 @@ ROWS: tuple[Row, ...] = (
         40,
     ),
     Row(
+        "max_grid_tokens",
+        2_000_000,
+        "a whole number of at least 100",
+        "Tokens that the texts of one needle grid may have together.",
+        _whole,
+        100,
+        64_000,
+    ),
+    Row(
         "wave_bytes",
         2 * 2**30,
         "a size such as 2G",
@@ -221,6 +230,7 @@ class Settings:
     max_new_tokens: int
     max_upload_bytes: int
     max_variants: int
+    max_grid_tokens: int
     wave_bytes: int
     reuse_bytes: int
     runs: int

@@ -13,6 +13,7 @@ import math
 import os
 import platform
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +33,7 @@ from kvviz.engine.run import compare
 from kvviz.engine.scoring import Scored
 from kvviz.engine.selection import select_from
 from kvviz.engine.trace import Trace, prefill
-from kvviz.errors import KvvizError
+from kvviz.errors import Cancelled, KvvizError
 from kvviz.evaluate.items import Item
 from kvviz.evaluate.judging import judged
 from kvviz.identity import Budget, MethodRef
@@ -98,17 +99,22 @@ class Measured:
     run: bytes | None = None
 
 
-def measure(model: Model, name: str, items: Sequence[Item], study: Study) -> Iterator[Measured]:
+def measure(
+    model: Model, name: str, items: Sequence[Item], study: Study, cancel: threading.Event | None = None
+) -> Iterator[Measured]:
     """The cells of items that share a document, one by one.
 
-    name  the model as the sweep calls it. Under the question-agnostic protocol the document is read once.
+    name    the model as the sweep calls it. Under the question-agnostic protocol the document is read once.
+    cancel  stops within a step: raises Cancelled.
     """
     held: Scored[Trace] | None = None
     for item in items:
         started = time.perf_counter()
         run, reason = None, ""
         try:
-            rows, run, held = _measured(model, name, item, study, held)
+            rows, run, held = _measured(model, name, item, study, held, cancel)
+        except Cancelled:
+            raise
         except KvvizError as error:
             reason = str(error)
         except (MemoryError, torch.OutOfMemoryError):
@@ -129,17 +135,20 @@ def measure(model: Model, name: str, items: Sequence[Item], study: Study) -> Ite
 
 
 def _measured(
-    model: Model, name: str, item: Item, study: Study, held: Scored[Trace] | None
-) -> tuple[list[dict[str, Any]], bytes | None, Scored[Trace]]:
+    model: Model, name: str, item: Item, study: Study, held: Scored[Trace] | None,
+    cancel: threading.Event | None,
+) -> tuple[list[dict[str, Any]], bytes | None, Scored[Trace]]:  # fmt: skip
     prompt = build_prompt(model, item.document, item.question, protocol=study.protocol, cue=item.cue)
     asked = study.ask_of(item)
     ask, reasons = _possible(model, prompt, asked)
     plan = make_plan(model, prompt, ask)
     if held is None or not _same_reading(held.trace, prompt, plan.needs):
-        held = Scored(prefill(model, prompt, needs=plan.needs))
+        held = Scored(prefill(model, prompt, needs=plan.needs, cancel=cancel))
     asks_little = any(MethodRef.parse(m).id == _LITTLE[0] for m in ask.methods)
     little = [] if asks_little else [select_from(held, *_LITTLE)]
-    c = compare(model, prompt, ask=ask, scored=held, selections=little)
+    c = compare(model, prompt, ask=ask, scored=held, selections=little, cancel=cancel)
+    if cancel is not None and cancel.is_set():
+        raise Cancelled("Stopped.")
     rows = _rows(c, name, item, study)
     full, *others = rows
     if study.keep_runs == "all" or (

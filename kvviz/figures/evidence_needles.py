@@ -41,6 +41,16 @@ class Cell:
     full: int
     items: list[str]
     kl: float
+    reached: tuple[float, float] | None = None  # where what is hidden stands, between two sentences
+
+    @property
+    def state(self) -> str:
+        """In a word, of the texts in which the full cache finds it."""
+        if not self.full:
+            return "not found" if self.row[0] == FULL else "the full cache misses it too"
+        if self.row[0] == FULL:
+            return "found" if self.full == len(self.items) else "mixed"
+        return "found" if self.found == self.full else "mixed" if self.found else "not found"
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,8 @@ class EvidenceNeedlesTable(Table):
             "budget": [c.row[1] for c in self.cells],
             "length, tokens": [c.place[0] for c in self.cells],
             "depth": [c.place[1] for c in self.cells],
+            "depth reached": [None if c.reached is None else sum(c.reached) / 2 for c in self.cells],
+            "state": [c.state for c in self.cells],
             "found": [c.found for c in self.cells],
             "of, found by the full cache": [c.full for c in self.cells],
             "items": [len(c.items) for c in self.cells],
@@ -78,19 +90,34 @@ def evidence_needles_table(sweep: Sweep, pick: Pick) -> EvidenceNeedlesTable:
     order = [FULL, *said.methods(sweep)]
     keys = rows[["method", "budget_name", "share"]].drop_duplicates(["method", "budget_name"])
     ranked = sorted(keys.itertuples(index=False), key=lambda k: (order.index(k[0]), -k[2]))
-    places = sorted(set(zip(rows.asked, rows.depth)))
+    places = sorted({*zip(rows.asked, rows.depth), *_planned(sweep)})
     if len(places) > MOST_COLUMNS:
         raise InputError(f"{text.count(len(places))} places are too many for one grid; the table holds them.")
-    cells = [_cell(own) for _, own in rows.groupby(["method", "budget_name", "asked", "depth"])]
+    cells = [_cell(own, sweep) for _, own in rows.groupby(["method", "budget_name", "asked", "depth"])]
     found = [(str(m), str(b)) for m, b, _ in ranked]
     return EvidenceNeedlesTable(said.methods(sweep), found, places, cells)
 
 
-def _cell(own: pd.DataFrame) -> Cell:
+def _planned(sweep: Sweep) -> list[tuple[float, float]]:
+    """Places of a grid that is measured by and by."""
+    if not sweep.manifest.get("grid"):
+        return []
+    asked = [(item.get("asked_tokens"), item.get("depth")) for item in sweep.items.values()]
+    return [(float(n), float(d)) for n, d in asked if type(n) is int and type(d) in (int, float)]
+
+
+def _reached(items: list[str], sweep: Sweep) -> tuple[float, float] | None:
+    stood = [sweep.items.get(item, {}).get("reached") for item in items]
+    known = [float(x) for x in stood if type(x) in (int, float)]
+    return (min(known), max(known)) if known else None
+
+
+def _cell(own: pd.DataFrame, sweep: Sweep) -> Cell:
     first, full = own.iloc[0], own.full_right.eq(True)
     found = int((own.right.eq(True) & full).sum())
     row, place = (str(first.method), str(first.budget_name)), (float(first.asked), float(first.depth))
-    return Cell(row, place, found, int(full.sum()), list(map(str, own["item"])), float(own.kl.mean()))
+    items = list(map(str, own["item"]))
+    return Cell(row, place, found, int(full.sum()), items, float(own.kl.mean()), _reached(items, sweep))
 
 
 def evidence_needles_figure(table: EvidenceNeedlesTable) -> go.Figure:
@@ -167,12 +194,14 @@ def _row(table: EvidenceNeedlesTable, row: tuple[str, str]) -> str:
 
 def _words(table: EvidenceNeedlesTable, cell: Cell) -> str:
     where = f"{text.count(cell.place[0])} tokens, depth {text.share(cell.place[1])}"
+    if cell.reached is not None:
+        where += f" (reached {' to '.join(dict.fromkeys(map(text.share, cell.reached)))})"
     name = _row(table, cell.row)
     if cell.row[0] == FULL:
         return f"{name}, {where}: found {cell.full} of {len(cell.items)}"
     if not cell.full:
         return f"{name}, {where}: the full cache misses it too"
-    return f"{name}, {where}: found {cell.found} of {cell.full}, KL {text.kl_number(cell.kl)}"
+    return f"{name}, {where}: {cell.state}, {cell.found} of {cell.full}, KL {text.kl_number(cell.kl)}"
 
 
 def _summary(table: EvidenceNeedlesTable) -> str:

@@ -22,7 +22,7 @@ from kvviz.errors import InputError
 from kvviz.identity import Budget
 from kvviz.results.comparison import FULL
 from kvviz.results.scoreboard import with_full
-from kvviz.results.study import BEST_SETS, COLUMNS, TABLE
+from kvviz.results.study import BEST_SETS, COLUMNS, TABLE, table_files
 from kvviz.results.table import formula_text
 
 if TYPE_CHECKING:
@@ -310,3 +310,23 @@ def _column(values: Any, name: str, kind: str, rows: int) -> Any:
         values = [said.get(v, np.nan) if isinstance(v, str) else v for v in values]
     numbers = pd.to_numeric(pd.Series(values, dtype=object), errors="coerce").astype(float)
     return numbers.where(np.isfinite(numbers))
+
+
+def sweep_zip(sweep: Sweep) -> bytes:
+    """Table, items and manifest as the zip that `open_sweep` reads; kept runs stay out of it."""
+    kinds = {"int64": int, "bool": bool}
+    rows = [
+        {
+            name: None if value != value else kinds.get(COLUMNS[name], lambda v: v)(value)
+            for name, value in zip(sweep.table.columns, row)
+        }
+        for row in sweep.table.itertuples(index=False, name=None)
+    ]
+    files = dict(table_files(rows))
+    files["manifest.json"] = json.dumps(sweep.manifest, indent=1).encode()
+    files["items.jsonl"] = "".join(json.dumps(item) + "\n" for item in sweep.items.values()).encode()
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in files.items():
+            archive.writestr(name, data)
+    return out.getvalue()

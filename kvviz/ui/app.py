@@ -27,6 +27,7 @@ from kvviz.ui.engine import Engine
 from kvviz.ui.evidence import Evidence
 from kvviz.ui.export_views import Exports
 from kvviz.ui.form import form
+from kvviz.ui.grid_desk import GridDesk
 from kvviz.ui.guard import LOCAL, Guard
 from kvviz.ui.runs import RunStore, stored_runs
 from kvviz.ui.sweeps import listed
@@ -50,10 +51,11 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
     gr.set_static_paths([str(exports.folder)])
     desk = Desk(engine, store, limits)
     causes, talk, evidence = CauseDesk(desk), TalkDesk(desk), Evidence(store)
+    grids = GridDesk(desk, evidence.sweeps)
 
     def ask(body: dict, request: gr.Request) -> dict:
         """One view's data, for the page's own scripts, or what its form asks."""
-        for desks in (desk, evidence):
+        for desks in (desk, evidence, grids):
             told = desks.answer(body) if isinstance(body, dict) else None
             if told is not None:
                 return told
@@ -82,6 +84,8 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
                                ("ask_more", talk.ask)):
             asked = getattr(page, event)(handler, None, [bus], trigger_mode="once", **VIEW)
             asked.failure(desk.broken, None, [bus], **VIEW)
+        grid = page.run_grid(grids.run, None, [bus], trigger_mode="once", **VIEW)
+        grid.failure(grids.broken, None, [bus], **VIEW)
         page.calibrate(desk.calibrate, None, [bus], trigger_mode="once", **VIEW)
         page.stop_calibration(desk.stop_calibration, None, None, queue=False, api_visibility="private")
         page.stop_run(desk.stop, None, None, queue=False, api_visibility="private")

@@ -11,6 +11,7 @@ from kvviz.engine.ask import Ask
 from kvviz.errors import Cancelled, InputError
 from kvviz.results.comparison import Comparison
 from kvviz.settings import settings
+from kvviz.types import Event
 from kvviz.ui.asks import Request
 from kvviz.ui.lent import MODELS, Key, lent, model_of, on_gpu, seconds_for
 from kvviz.ui.models import Models
@@ -123,6 +124,24 @@ def _ask(
     yield from _kept(events, traces)
 
 
+def _cell_seconds(key: Key, item: Any, study: Any, *rest: Any) -> int:
+    """The same for one text of a grid."""
+    from kvviz.engine.trace import needs_of
+
+    again = bool({"repeat", "column_sums"} & needs_of(study.ask.methods))
+    waves = 1 + study.ask.answers // 16
+    steps = (waves + 1) * study.ask.max_new_tokens * 3 // 2
+    return _seconds(MODELS[key], len(item.document) // 3 * (3 if again else 1), steps)
+
+
+@on_gpu(_cell_seconds)
+def _cell(key: Key, cancel: Any, traces: Traces | None, item: Any, study: Any) -> Iterator[Any]:
+    from kvviz.evaluate.cells import measure
+
+    for measured in measure(model_of(key), key[0], [item], study, cancel):
+        yield measured.cell
+
+
 def _same(model: Any, c: Comparison) -> Any:
     """The prompt of a run that is added to; InputError where this model is not the one that ran it."""
     made = c.settings.get("weights")
@@ -187,6 +206,8 @@ class PageEngine(Protocol):
         self, ask: Request, comparison: Comparison, question: str, expected: str | None, fresh: bool,
         cancel: threading.Event, progress: Progress,
     ) -> Iterator[Any]: ...  # fmt: skip
+
+    def grid(self, grid: Any, cancel: threading.Event, progress: Progress) -> Iterator[Any]: ...
 
 
 class Engine:
@@ -264,3 +285,26 @@ class Engine:
         """A further question to every cache of a run; the last event carries the run with its turn."""
         key = self._loaded(ask, cancel, progress)
         yield from _ask(key, cancel, self.traces, comparison, question, expected, fresh)
+
+    def grid(self, grid: Any, cancel: threading.Event, progress: Progress) -> Iterator[Any]:
+        """Read the texts of a `kvviz.ui.grids.Grid` one by one: the first event carries all of them as plain
+        items, each later one a text's cell. Where a GPU is lent, it is asked for text by text."""
+        from kvviz.evaluate.cells import Study
+        from kvviz.evaluate.grid import grid_items
+
+        key = self._loaded(grid.ask, cancel, progress)
+        model = MODELS[key]
+        if max(grid.lengths) >= model.info.max_tokens:
+            longest = f"{max(grid.lengths):,}"
+            raise InputError(f"{model.id} reads {model.info.max_tokens:,} tokens; a text of {longest} does "
+                             "not fit.")  # fmt: skip
+        progress("Writing the texts", None)
+        items = grid_items(model.tokenizer, grid.lengths, grid.depths, (0,), grid.seeds, grid.needles)
+        yield Event("prefill", "Reading the first text", 0, len(items),
+                    result={"items": [item.to_dict() for item in items]})  # fmt: skip
+        study = Study(grid.ask.plain, protocol=grid.ask.protocol, dtype=grid.ask.dtype)
+        for done, item in enumerate(items, 1):
+            if cancel.is_set():
+                raise Cancelled("Stopped.")
+            for cell in _cell(key, cancel, None, item, study):
+                yield Event("prefill", f"{done} of {len(items)} texts", done, len(items), result=cell)

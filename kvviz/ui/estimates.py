@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
 from kvviz.errors import KvvizError
@@ -51,6 +53,19 @@ class Estimates:
             steps = int(wanted) if isinstance(wanted, int | float) and wanted >= 1 else 1
             told["seconds"] = ratio * times.expected(len(text), len(named), told["answers"], steps)
         return told
+
+    def of_texts(self, ask: asks.Request, lengths: Sequence[int]) -> list[float] | None:
+        """Seconds of each text of a grid, of so many tokens; None where no run tells."""
+        found = self._times(ask.model)
+        if found is None:
+            return None
+        times, ratio = found
+        own = dataclasses.replace(times, seconds={k: v for k, v in times.seconds.items() if k != "lenses"})
+        letters = times.characters / times.tokens
+        new = ask.max_new_tokens
+        # one answer more of 1 % of the cache, to tell what needs no document
+        told = (len(ask.methods), ask.answers + 1, new)
+        return [ratio * own.expected(round(n * letters), *told) for n in lengths]
 
     def _learn_stored(self) -> None:
         """A fresh server goes by its stored example."""

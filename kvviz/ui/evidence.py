@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import math
 import tempfile
 import threading
@@ -11,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from kvviz import exports
+from kvviz.engine.ask import Ask
 from kvviz.errors import InputError, KvvizError
 from kvviz.figures.evidence import EVIDENCE, SweepFigure, figure_of_sweep
 from kvviz.results import evidence as said
@@ -20,7 +22,7 @@ from kvviz.results.claims import claims, correction
 from kvviz.results.comparison import FULL
 from kvviz.results.evidence import SLICES, Pick
 from kvviz.results.scoreboard import MEASURES
-from kvviz.results.sweeps import Sweep
+from kvviz.results.sweeps import Sweep, sweep_zip
 from kvviz.ui.runs import RunStore
 from kvviz.ui.sweeps import SweepStore
 from kvviz.ui.uploads import uploaded
@@ -43,6 +45,7 @@ class Evidence:
             "evidence_claims": self.claims,
             "evidence_apart": self.apart,
             "evidence_item": self.item,
+            "evidence_file": self.file,
             **{row.id: self._figure(row) for row in EVIDENCE},
         }
 
@@ -91,6 +94,7 @@ class Evidence:
             "command": _command(sweep.manifest.get("command")),
             "kept_runs": len(sweep.runs),
             "needles": bool(hidden.any()),
+            "grid": bool(sweep.manifest.get("grid")),
         }
 
     def choose(self, key: str, sweep: Sweep, pick: Pick, args: dict[str, Any]) -> dict[str, Any]:
@@ -147,7 +151,9 @@ class Evidence:
                 f"This sweep kept neither a run nor the text of {text.shortened(item, 40)}: open the whole "
                 "folder (as a zip), not its table alone."
             )
-        methods = [m for m in (pick.a, pick.b) if m]
+        whole = bool(sweep.manifest.get("grid"))  # one reading served all of its methods
+        methods = [m for m in ((pick.a, *said.methods(sweep)) if whole else (pick.a, pick.b)) if m]
+        methods = list(dict.fromkeys(methods))
         budgets = [f"{text.shortened(name, 20)}" for name in said.budgets(rows)]
         fields = {
             "document": given["document"], "question": given["question"],
@@ -155,7 +161,15 @@ class Evidence:
             "methods": [m for m in methods if ":" not in m], "variants": [m for m in methods if ":" in m],
             "budgets": budgets,
         }  # fmt: skip
+        if whole:
+            ask = Ask.of_settings(sweep.manifest.get("settings") or {})
+            fields |= {"max_new_tokens": ask.max_new_tokens, "controlled": ask.controlled}
         return {"fields": fields, "item": item}
+
+    def file(self, key: str, sweep: Sweep, pick: Pick, args: dict[str, Any]) -> dict[str, Any]:
+        """The sweep's table, texts and settings as a zip that this page opens again, in base64."""
+        data = base64.b64encode(sweep_zip(sweep)).decode()
+        return {"name": "kvviz-needle-grid.zip", "data": data}
 
     def _kept_run(self, key: str, sweep: Sweep, which: tuple[str, str, str]) -> str | None:
         """The id of an item's kept run among the page's runs; opened once."""

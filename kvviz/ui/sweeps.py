@@ -38,6 +38,10 @@ class SweepStore:
         self._keep(key, sweep)
         return key
 
+    def put(self, key: str, sweep: Sweep) -> None:
+        """The sweep of an id as it is by now."""
+        self._keep(key, sweep)
+
     def open(self, path: Path) -> str:
         """Keep a sweep that was sent as a file; one is read at a time: what it unpacks to takes memory."""
         with self._reading:

@@ -88,6 +88,26 @@ class FakeEngine:
         result = dataclasses.replace(c, turns=[*c.turns, turn])
         yield Event("done", "Done", 1, 1, 0.0, result=result)
 
+    def grid(self, grid, cancel, progress):
+        from many import sweep_rows
+
+        lengths, depths = grid.lengths, grid.depths
+        places = [(n, d) for n in lengths for d in depths]
+        items = [
+            {"id": f"item-{i}", "document": "A text.", "question": "What?", "answers": ["58213"], "task": "needle",
+             "asked_tokens": n, "depth": d, "reached": d + 0.01}
+            for i, (n, d) in enumerate(places)
+        ]  # fmt: skip
+        yield Event("prefill", "Reading the first text", 0, len(items), result={"items": items})
+        for done, item in enumerate(items, 1):
+            time.sleep(4 * self.pause)
+            if cancel.is_set():
+                raise Cancelled("Stopped.")
+            rows = [r for r in sweep_rows(n=len(items)) if r["item"] == item["id"]]
+            rows = [{**r, "length": item["asked_tokens"], "depth": item["depth"], "knew": ""} for r in rows]
+            cell = {"rows": rows, "about": {"weights": "abc", "machine": "secret"}}
+            yield Event("prefill", f"{done} of {len(items)} texts", done, len(items), result=cell)
+
     def stream(self, ask, cancel, progress, into=None):
         self.asked.append(ask)
         progress("Loading the model", 0.5)

@@ -1,11 +1,12 @@
 // Evidence: a sweep over many documents. What is looked at in it is chosen here; its figures stand below.
-import {chooser, h, put} from '../lib/dom.js';
+import {chooser, h, put, save} from '../lib/dom.js';
 import {writePage} from '../lib/link.js';
 import {NOT_SENT, ask, page, sent} from '../lib/page.js';
 import {S, touch} from '../lib/state.js';
 import {figures} from './evidence_figures.js';
 import {askSweep, EV} from './evidence_state.js';
 import {apartBox, chooseBox, claimsBox} from './evidence_words.js';
+import {buildGrid} from './grid.js';
 
 const shown = h('p', {class: 'kv-status', role: 'status', hidden: true});
 const words = h('section', {class: 'kv-finding', id: 'kv-evidence-words', 'aria-label': 'Finding',
@@ -50,6 +51,7 @@ export async function openSweep(id) {
   const before = EV.id;
   EV.id = key;
   EV.turn += 1;  // what was asked of another sweep no longer counts
+  if (before !== key) body.classList.remove('kv-growing');
   const meta = await ask('evidence', {}, {}, key);
   if (EV.id !== key) return;
   if (meta.error) {
@@ -80,6 +82,7 @@ function fill() {
   put(words, h('span', {class: 'kv-eyebrow'}, 'Evidence'), h('p', {class: 'kv-lead'}, m.lead),
     h('p', {}, m.values), h('p', {}, m.verdict), m.facts.map(line => h('p', {class: 'kv-caution'}, line)),
     h('p', {class: 'kv-caution'}, m.many));
+  download.hidden = !m.grid;
   put(about, [m.date, m.kept_runs ? `${m.kept_runs} runs kept` : 'no runs kept', m.command]
     .filter(Boolean).join(' · '));
   if (S.page === 'evidence') writePage(EV.id);
@@ -101,6 +104,26 @@ function opener() {
   'Open a sweep'), input);
 }
 
+// A grid that is being measured: only its needles and words are drawn anew until it has ended.
+async function showGrown(id, first, ended) {
+  if (first || (ended && EV.id !== id && !EV.own.some(one => one.id === id))) await openSweep(id);
+  if (EV.id !== id) return;
+  body.classList.toggle('kv-growing', !ended);
+  if (ended) { await openSweep(id); return; }
+  const meta = await askSweep('evidence');
+  if (EV.id !== id || meta.error) return;
+  Object.assign(EV, {meta, sel: meta.sel});
+  fill();
+  touch(['sweep-grown']);
+}
+
+const download = h('p', {hidden: true}, h('button', {class: 'kv-button kv-small', id: 'kv-grid-save',
+  title: 'Table, texts and settings as a zip; “Open a sweep” reads it', onclick: async () => {
+    const reply = await askSweep('evidence_file');
+    if (reply.error) { tell(reply.error, true); return; }
+    save(reply.name, new Blob([Uint8Array.from(atob(reply.data), ch => ch.charCodeAt(0))]));
+  }}, 'Save this grid'));
+
 export function buildEvidence() {
   pick.sweep = chooser('Sweep', [], '', id => openSweep(id), {id: 'kv-evidence-sweep'});
   const bar = h('section', {class: 'kv-bar', 'aria-label': 'What is looked at'},
@@ -109,14 +132,14 @@ export function buildEvidence() {
   pick.a.classList.add('kv-is-a');
   pick.b.classList.add('kv-is-b');
   const by = h('div', {class: 'kv-tools'}, field('by', 'Slices by'));
-  const panels = figures(look);
-  put(body, words, bar, panels.budget, h('div', {class: 'kv-split'}, panels.pairs, panels.items),
+  const panels = figures(look), grid = buildGrid(showGrown);
+  put(body, words, bar, panels.needles, download, panels.budget, h('div', {class: 'kv-split'}, panels.pairs, panels.items),
     h('div', {class: 'kv-split kv-evidence-two'}, h('div', {}, by, panels.slices), apartBox),
-    chooseBox(look), claimsBox, panels.needles, about);
+    chooseBox(look), claimsBox, about);
   document.addEventListener('kv:page', () => {
     if (S.page === 'evidence' && !EV.id) openSweep();
     else writePage(S.page === 'evidence' ? EV.id : null);
   });
   return h('section', {class: 'kv-evidence', id: 'kv-evidence', 'aria-label': 'Evidence'},
-    h('div', {class: 'kv-tools'}, pick.sweep, opener()), shown, none, body);
+    h('div', {class: 'kv-tools'}, pick.sweep, opener(), grid.button), grid.panel, shown, none, body);
 }

@@ -25,7 +25,7 @@ export function figures(look) {
     height: 240, reads: reads('measure', 'a', 'b', 'budget', 'by')});
   const needles = new Panel({...common, id: 'evidence-needles', title: 'Needle grid',
     view: 'evidence_needles',
-    height: 300, reads: reads(), onPick: (p, panel) => {
+    height: 300, reads: reads('grown'), onPick: (p, panel) => {
       const [, item, a, name] = p.customdata || [];
       if (item) openItem(item, a === 'full' ? {} : {a, budget: name}, panel);
     }});

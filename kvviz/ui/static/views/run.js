@@ -68,7 +68,8 @@ function busy(on) {
 }
 
 const showBeside = s => document.dispatchEvent(new CustomEvent('kv:beside', {detail: s.run}));
-const told = {calibrate: showCalibration, methods: showUnavailable, beside: showBeside};
+const showGrid = s => document.dispatchEvent(new CustomEvent('kv:grid', {detail: s}));
+const told = {calibrate: showCalibration, methods: showUnavailable, beside: showBeside, grid: showGrid};
 document.addEventListener('kv:status', event => {
   let status = null;
   try { status = JSON.parse(event.detail || 'null'); } catch (error) { return; }
