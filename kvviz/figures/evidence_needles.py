@@ -102,13 +102,17 @@ def _planned(sweep: Sweep) -> list[tuple[float, float]]:
     """Places of a grid that is measured by and by."""
     if not sweep.manifest.get("grid"):
         return []
-    asked = [(item.get("asked_tokens"), item.get("depth")) for item in sweep.items.values()]
-    return [(float(n), float(d)) for n, d in asked if type(n) is int and type(d) in (int, float)]
+    asked = [(_number(item, "asked_tokens"), _number(item, "depth")) for item in sweep.items.values()]
+    return [(n, d) for n, d in asked if n is not None and d is not None]
+
+
+def _number(item: dict[str, Any], name: str) -> float | None:
+    value = item.get(name)
+    return float(value) if isinstance(value, (int, float)) and abs(value) < 2**53 else None
 
 
 def _reached(items: list[str], sweep: Sweep) -> tuple[float, float] | None:
-    stood = [sweep.items.get(item, {}).get("reached") for item in items]
-    known = [float(x) for x in stood if type(x) in (int, float)]
+    known = [x for item in items if (x := _number(sweep.items.get(item, {}), "reached")) is not None]
     return (min(known), max(known)) if known else None
 
 
@@ -160,7 +164,7 @@ def evidence_needles_figure(table: EvidenceNeedlesTable) -> go.Figure:
         title="Needle grid: what is hidden, found again",
         guide=GUIDE,
         summary=_summary(table),
-        chip=f"n = {text.count(measured)} texts",
+        chip=f"n = {text.count(measured)} {'text' if measured == 1 else 'texts'}",
         height=max(240, 30 * shape[0] + 150),
         shapes=shapes,
         xaxis=axis(
@@ -201,7 +205,7 @@ def _words(table: EvidenceNeedlesTable, cell: Cell) -> str:
         return f"{name}, {where}: found {cell.full} of {len(cell.items)}"
     if not cell.full:
         return f"{name}, {where}: the full cache misses it too"
-    return f"{name}, {where}: {cell.state}, {cell.found} of {cell.full}, KL {text.kl_number(cell.kl)}"
+    return f"{name}, {where}: {cell.state}, {cell.found} of {cell.full} found, KL {text.kl_number(cell.kl)}"
 
 
 def _summary(table: EvidenceNeedlesTable) -> str:

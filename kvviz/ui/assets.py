@@ -19,8 +19,8 @@ from starlette.routing import Route
 STATIC = Path(__file__).with_name("static")
 ROUTE = "kvviz-page"
 # What the page's modules may trigger: Gradio knows an event by its name in the component's script.
-EVENTS = ("run_form", "open_saved", "decode_more", "try_again", "find_cause", "branch", "ask_more",
-          "calibrate", "stop_calibration", "stop_run")
+EVENTS = ("run_form", "run_grid", "open_saved", "decode_more", "try_again", "find_cause", "branch",
+          "ask_more", "calibrate", "stop_calibration", "stop_run")
 FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
 
 

@@ -29,9 +29,9 @@ class GridDesk:
         """What the grid's form asks: {"texts", "answers", "seconds"}, or why it cannot be run."""
         if body.get("view") != "grid_estimate":
             return None
-        given = body.get("args") if isinstance(body.get("args"), dict) else {}
+        given = body.get("args")
         try:
-            grid = grid_of(self.desk.limits, **given)
+            grid = grid_of(self.desk.limits, **(given if isinstance(given, dict) else {}))
         except KvvizError as error:
             return {"error": str(error)}
         seconds = self.desk.estimates.of_texts(grid.ask, grid.texts)

@@ -61,13 +61,14 @@ class Grid:
         return ["kvviz", "niah", *words, *([] if ask.controlled else ["--own-settings"]), "--out", "grid"]
 
 
-def grid_of(limits: Settings, **given: Any) -> Grid:
+def grid_of(limits: Settings, /, **given: Any) -> Grid:
     """A grid of the form's fields, if this server takes it; InputError with one sentence otherwise."""
     depths = _list(given.get("depths"), "depths", "10%, 50%, 90%", _depth)
     lengths = _list(given.get("lengths"), "lengths", "500, 1000", _length)
+    methods = given.get("methods")
     ask = asks.check(
         asks.Request(
-            methods=[str(m) for m in given.get("methods") or []],
+            methods=[str(m) for m in methods] if isinstance(methods, list) else [],
             budgets=[b.value for b in asks.percent_budgets(given.get("budgets"))],
             model=str(given.get("model") or asks.Request.model).strip(),
             protocol=_protocol(given.get("protocol")),
@@ -78,7 +79,7 @@ def grid_of(limits: Settings, **given: Any) -> Grid:
         limits,
     )  # fmt: skip
     asked = given.get("needles")
-    needles = sorted({n for n in asked if n in range(len(NEEDLES))}) if isinstance(asked, list) else [0]
+    needles = sorted({int(n) for n in asked if n in range(len(NEEDLES))}) if isinstance(asked, list) else [0]
     if not needles:
         raise InputError("Choose at least one sentence to hide.")
     seeds = range(whole(given.get("seeds") or 1, "The number of texts a place", 1, MOST_SEEDS))
@@ -125,6 +126,8 @@ def _list(given: Any, name: str, example: str, one: Callable[[str], Any]) -> tup
 
 
 def _length(part: str) -> int:
+    if len(part) > 9:
+        raise ValueError(part)
     tokens = int(part)
     if tokens < MIN_TOKENS:
         raise InputError(f"A text has {MIN_TOKENS} tokens or more, not {shown(part)}.")

@@ -106,7 +106,8 @@ def test_cells_of_the_needle_grid_count_what_the_full_cache_finds(sweep):
     cells = [c for c in table.cells if c.row == ("snapkv", "20%")]
     assert len(cells) == 6 and sum(len(c.items) for c in cells) == 24 and sum(c.full for c in cells) == 22
     hit = next(iter(figure["data"]))["customdata"][1][0]
-    assert hit[2:] == ["snapkv", "50%"] and "SnapKV, 50%, 500 tokens, depth 10%: found" in hit[0]
+    assert hit[2:] == ["snapkv", "50%"]
+    assert "SnapKV, 50%, 500 tokens, depth 10%: mixed, 2 of 3 found" in hit[0]
 
 
 def test_a_table_without_depths_has_no_needle_grid():

@@ -94,8 +94,8 @@ class FakeEngine:
         lengths, depths = grid.lengths, grid.depths
         places = [(n, d) for n in lengths for d in depths]
         items = [
-            {"id": f"item-{i}", "document": "A text.", "question": "What?", "answers": ["58213"], "task": "needle",
-             "asked_tokens": n, "depth": d, "reached": d + 0.01}
+            {"id": f"item-{i}", "document": "A text.", "question": "What?", "answers": ["58213"],
+             "task": "needle", "asked_tokens": n, "depth": d, "reached": d + 0.01}
             for i, (n, d) in enumerate(places)
         ]  # fmt: skip
         yield Event("prefill", "Reading the first text", 0, len(items), result={"items": items})

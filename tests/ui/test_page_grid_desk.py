@@ -86,6 +86,7 @@ def test_a_grid_is_reached_by_its_id_alone():
     ({"needles": [7]}, "at least one sentence"),
     ({"seeds": 99}, "from 1 to 10"),
     ({"methods": []}, "at least one method"),
+    ({"methods": 7, "limits": None}, "at least one method"),
     ({"protocol": "<b>"}, "no protocol"),
     ({"lengths": "500 600 700 800", "depths": ",".join(map(str, range(20)))}, "up to 60"),
     ({"lengths": "8000", "seeds": 10}, "up to 64,000 are"),

@@ -97,6 +97,32 @@ def test_a_process_is_used_again_and_gets_models_it_is_older_than(space, monkeyp
     assert second.settings["weights"] == later.weights_hash != first.settings["weights"]
 
 
+def test_a_grid_borrows_a_gpu_text_by_text(space, monkeypatch):
+    engine, log = space
+    from kvviz.evaluate.items import Item
+    from kvviz.settings import settings
+    from kvviz.ui.grids import Growing, grid_of
+
+    def texts(tokenizer, lengths, depths, *rest):
+        return [Item(f"at {d}", "needle", TEXT, "What code?", ("58213",), meta={"depth": d}) for d in depths]
+
+    monkeypatch.setattr("kvviz.evaluate.grid.grid_items", texts)  # a tiny tokenizer counts too coarsely
+
+    given = {"lengths": "120", "depths": "20 80", "methods": ["snapkv"], "budgets": "20", "model": "tiny"}
+    grid = grid_of(settings({}), **given)
+    growing = Growing(grid)
+    first, *cells = engine.grid(grid, threading.Event(), print)
+    growing.plan(first.result["items"])
+    for event in cells:
+        growing.add(event.result)
+    assert growing.done == len(log.durations) == 2 and not growing.reason
+    assert sorted(growing.sweep().table.depth.unique()) == [0.2, 0.8]
+    stopped = threading.Event()
+    stopped.set()
+    with pytest.raises(Cancelled):
+        list(engine.grid(grid, stopped, print))
+
+
 def test_errors_come_back_as_they_are(space):
     engine, log = space
     with pytest.raises(InputError, match="tiny-llama reads 4,096"):

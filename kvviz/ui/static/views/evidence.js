@@ -133,7 +133,8 @@ export function buildEvidence() {
   pick.b.classList.add('kv-is-b');
   const by = h('div', {class: 'kv-tools'}, field('by', 'Slices by'));
   const panels = figures(look), grid = buildGrid(showGrown);
-  put(body, words, bar, panels.needles, download, panels.budget, h('div', {class: 'kv-split'}, panels.pairs, panels.items),
+  put(body, words, bar, panels.needles, download, panels.budget,
+    h('div', {class: 'kv-split'}, panels.pairs, panels.items),
     h('div', {class: 'kv-split kv-evidence-two'}, h('div', {}, by, panels.slices), apartBox),
     chooseBox(look), claimsBox, about);
   document.addEventListener('kv:page', () => {

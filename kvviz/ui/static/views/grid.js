@@ -23,7 +23,8 @@ const box = (value, text, checked, title) => {
 };
 const needles = HIDDEN.map((text, i) => box(String(i), text, i === 0));
 const later = h('input', {type: 'checkbox'});
-const [same, sameLabel] = box('same', 'Same settings for all: window, pooling and joining of query heads', true);
+const [same, sameLabel] = box('same',
+  'Same settings for all: window, pooling and joining of query heads', true);
 const told = h('p', {class: 'kv-estimate', id: 'kv-grid-estimate', 'aria-live': 'polite'}, '\u00a0');
 const status = h('div', {id: 'kv-grid-status', 'aria-live': 'polite'});
 const run = h('button', {class: 'kv-button kv-primary', id: 'kv-grid-run', onclick: start}, 'Fill the grid');
@@ -92,12 +93,13 @@ export function buildGrid(onGrown) {
   model.value = offer.first.model;
   const group = (name, boxes) => h('fieldset', {class: 'kv-group'}, h('legend', {}, name),
     boxes.map(one => one[1]));
-  put(panel, h('p', {class: 'kv-guide'}, 'A sentence is hidden in texts of these lengths, at these depths, and '
-    + 'asked for. Each text is read once for all methods and budgets; the grid fills as texts are done.'),
+  put(panel, h('p', {class: 'kv-guide'}, 'A sentence is hidden in texts of these lengths, at these depths, '
+    + 'and asked for. Each text is read once for all methods and budgets; the grid fills as texts are done.'),
   h('div', {class: 'kv-fields'}, lengthsField, depthsField, budgetsField, seedsField,
     labelled('Model', model, 'kv-grid-model-field')),
   group('What is hidden', needles), group('Methods', methods),
-  h('div', {class: 'kv-tools'}, h('label', {class: 'kv-check'}, later, 'The question comes later'), sameLabel),
+  h('div', {class: 'kv-tools'},
+    h('label', {class: 'kv-check'}, later, 'The question comes later'), sameLabel),
   h('div', {class: 'kv-form-run'}, run, stop, told), status);
   const soon = debounce(estimate, 400);
   panel.addEventListener('input', soon);
