@@ -84,7 +84,7 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
                                ("ask_more", talk.ask)):
             asked = getattr(page, event)(handler, None, [bus], trigger_mode="once", **VIEW)
             asked.failure(desk.broken, None, [bus], **VIEW)
-        grid = page.run_grid(grids.run, None, [bus], trigger_mode="once", **VIEW)
+        grid = page.run_grid(grids.fill, None, [bus], trigger_mode="once", **VIEW)
         grid.failure(grids.broken, None, [bus], **VIEW)
         page.calibrate(desk.calibrate, None, [bus], trigger_mode="once", **VIEW)
         page.stop_calibration(desk.stop_calibration, None, None, queue=False, api_visibility="private")

@@ -37,7 +37,7 @@ class GridDesk:
         seconds = self.desk.estimates.of_texts(grid.ask, grid.texts)
         return {"texts": len(grid.texts), "answers": grid.answers, "seconds": seconds and sum(seconds)}
 
-    def run(self, event: gr.EventData, request: gr.Request) -> Iterator[str]:
+    def fill(self, event: gr.EventData, request: gr.Request) -> Iterator[str]:
         """Measure the grid that the form says; every status names the sweep as soon as it has a text."""
         data = event._data if isinstance(event._data, dict) else {}
         try:

@@ -26,7 +26,7 @@ def desk_of(environ=None):
 
 def statuses(desk, stop_at=None, **data):
     told = []
-    for status in desk.run(SimpleNamespace(_data={**GOOD, **data}), WHO):
+    for status in desk.fill(SimpleNamespace(_data={**GOOD, **data}), WHO):
         told.append(json.loads(status))
         if stop_at is not None and told[-1].get("done", 0) >= stop_at and told[-1]["inner"] == "running":
             desk.desk.stop(WHO)
