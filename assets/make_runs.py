@@ -149,7 +149,10 @@ def with_findings(model: Model, c: Comparison, method: str, budget: float, say: 
     caches = {v.key: v.packed.kept.mask() for v in decoded}
     c = replace(c.with_causes(found), fork=fork(last.scored.trace, caches, NEW_TOKENS))
     say(f"gap {found.gap:.2f} nats; {found.trials} trials in {found.seconds:.0f} s")
-    grid = ablate(model, c.prompt, FORMULAS, BUDGETS, expected=c.expected, max_new_tokens=NEW_TOKENS)
+    grid = ablate(
+        model, c.prompt, FORMULAS, BUDGETS, expected=c.expected, max_new_tokens=NEW_TOKENS,
+        scored=last.scored,
+    )  # fmt: skip
     return replace(c, ablation=grid)
 
 

@@ -51,8 +51,8 @@ def view(c: Comparison, lens: str, theme: str = "light", **asked: Any) -> go.Fig
     a = asked.pop("a", None) or c.methods[0]
     b = asked.pop("b", None) or next((m for m in c.methods if m != a), None)
     for method in filter(None, (a, b)):
-        if method not in c.methods:
-            raise InputError(f"{shown(method)} is not in this run. Its methods: {', '.join(c.methods)}.")
+        if method not in c.choices:
+            raise InputError(f"{shown(method)} is not in this run. Its methods: {', '.join(c.choices)}.")
     for name, count in (("layer", c.model.n_layers), ("head", c.model.n_kv_heads)):
         value = asked.get(name)
         if value is not None and value not in range(count):

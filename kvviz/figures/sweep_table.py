@@ -107,7 +107,7 @@ def sweep_table(
         if message or (measure == "overlap" and method == a):
             continue
         series.append(_series(c, row, method, b, Against(a, tok, expected)))
-    if not message and (found := _found_series(c, row, Against(a, tok, expected))) is not None:
+    if not message and (found := _found_series(c, row, b, Against(a, tok, expected))) is not None:
         series.append(found)
     words = {"a": text.label(c, a), "mark": _followed(c, tok)}
     title = f"{row.title.format(**words)} against budget, this document"
@@ -161,7 +161,7 @@ def _series(c: Comparison, row: Measure, method: str, b: str | None, look: Again
     )
 
 
-def _found_series(c: Comparison, row: Measure, look: Against) -> Series | None:
+def _found_series(c: Comparison, row: Measure, b: str | None, look: Against) -> Series | None:
     """The cache that a search found: one point at its true size; None where it has no such value."""
     if c.would_do is None:
         return None
@@ -172,8 +172,10 @@ def _found_series(c: Comparison, row: Measure, look: Against) -> Series | None:
     value = own[row.id] if row.id in own else row.of(c, point, look)
     if value is None:
         return None
+    role = "a" if look.a == FOUND else "b" if b == FOUND else "muted"
     return Series(
-        method=FOUND, label=text.label(c, FOUND), role="muted", share=[point.budget], value=[value],
+        method=FOUND, label=text.label(c, FOUND), role=role,
+        share=[point.budget], value=[value],
         low=[None], high=[None], decoded=[True], words=[row.words(value)],
     )  # fmt: skip
 

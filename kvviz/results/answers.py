@@ -10,12 +10,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvviz.results import words as text
+from kvviz.results.cause_words import would_do_sentence
+from kvviz.results.causes import FOUND
 from kvviz.results.comparison import Comparison, Variant
 from kvviz.results.measures import kl_of
 from kvviz.results.table import Table
-from kvviz.results.verdict import judge, verdict_notice
+from kvviz.results.verdict import judge, verdict, verdict_notice
 from kvviz.types import QUESTION_AWARE
 
+SEARCHED = "The search took {} and leaves nothing to chance: no seed is in it. The budget does not change it."
 VERDICTS = {"right": "contains the expected answer", "wrong": "does not contain it", "": ""}
 
 
@@ -126,6 +129,8 @@ def _verdict_words(v: Variant, judged: str) -> str:
 
 def _card(c: Comparison, side: str, method: str, k, expected: str | None, grey: bool) -> Card:
     label = text.label(c, method)
+    if method == FOUND:
+        return _found_card(c, side, expected, grey)
     v = shown_variant(c, method, k)
     budget_line = text.budget_triple(c, method, k)
     if v is None:
@@ -149,6 +154,27 @@ def _card(c: Comparison, side: str, method: str, k, expected: str | None, grey: 
         grey=grey,
         budget_note=text.memory_words(c, method, k),
         notice=verdict_notice(v, expected),
+    )
+
+
+def _found_card(c: Comparison, side: str, expected: str | None, grey: bool) -> Card:
+    """The cache found by search, at its own size whatever the budget."""
+    assert c.would_do is not None
+    found = c.would_do
+    judged = verdict(found.text, expected)
+    whose = next(one for one in c.causes.values() if one.would_do is found)
+    return Card(
+        role=side,
+        label=text.label(c, FOUND),
+        words=differing_words(found.text, c.full.text),
+        kl_line=f"KL {text.kl(found.kl)} · same tokens as the full cache",
+        budget_line=text.budget_triple(c, FOUND, found.budget),
+        verdict=judged,
+        verdict_words=VERDICTS[judged],
+        decoded_at=found.budget,
+        grey=grey,
+        budget_note=text.memory_words(c, FOUND, found.budget),
+        notice=f"{would_do_sentence(c, whose)} {SEARCHED.format(text.seconds(found.seconds))}",
     )
 
 

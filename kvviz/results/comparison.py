@@ -121,6 +121,11 @@ class Comparison:
         return list(dict.fromkeys(variant.method for variant in self.variants))
 
     @property
+    def choices(self) -> list[str]:
+        """What can be looked at as A or B: the methods, then the cache found by search, if there is one."""
+        return [*self.methods, FOUND] if self.would_do is not None else self.methods
+
+    @property
     def labels(self) -> dict[str, str]:
         """{method: label a person reads}."""
         return {variant.method: variant.label for variant in self.variants}

@@ -17,7 +17,8 @@ import numpy as np
 
 from kvviz.engine.ask import Ask
 from kvviz.results import words as text
-from kvviz.results.cause_words import causes_of, rescue_sentence
+from kvviz.results.cause_words import causes_of, rescue_sentence, would_do_sentence
+from kvviz.results.causes import FOUND
 from kvviz.results.comparison import Comparison, Variant
 from kvviz.results.marks import Holders, group_holders, groups
 from kvviz.results.measures import kl_of
@@ -40,11 +41,14 @@ def finding(
     """At most three sentences about methods `a` and `b` (or None) at budget `k`."""
     expected = c.expected if expected is None else expected
     methods = [a] if b is None else [a, b]
+    chosen = [m for m in methods if m != FOUND]  # what a search found has its own size, not the budget
+    found = [one for one in c.causes.values() if FOUND in methods and one.would_do is c.would_do]
     lines = [
-        _answers(c, methods, k, expected),
-        _rescued(c, methods, k),
+        _answers(c, chosen, k, expected) if chosen else "",
+        *(would_do_sentence(c, one) for one in found[:1]),
+        _rescued(c, chosen, k),
         _marks(c, methods, k, expected),
-        _places(c, methods, k) or _effect(c, methods, k, expected),
+        (_places(c, chosen, k) or _effect(c, chosen, k, expected)) if chosen else "",
     ]
     return [line for line in lines if line][:MOST_LINES]
 

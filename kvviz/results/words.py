@@ -301,7 +301,8 @@ def budget_triple(c: Comparison, method: str, k: float | int) -> str:
     """ "20% kept · 205 tokens per KV head · 9.4 of 47.2 MB after reading, +46 kB a token"."""
     size = kept_bytes(c, method, k)
     amount = MISSING if size is None else f"{size / 1e6:,.1f}"
-    kept = f"{budget_share(c.share(k))} kept · {entries_words(c, method, k)}"
+    own = c.would_do.budget if method == "found" and c.would_do is not None else c.share(k)
+    kept = f"{budget_share(own)} kept · {entries_words(c, method, k)}"
     return f"{kept} · {amount} of {full_line(c)}"
 
 

@@ -11,7 +11,7 @@ from kvviz.results import cause_words as said
 from kvviz.results import fork_words
 from kvviz.results import words as text
 from kvviz.results.attention import AnswerAttention, decode
-from kvviz.results.causes import PUT_BACK, TAKEN_OUT, Causes
+from kvviz.results.causes import FOUND, PUT_BACK, TAKEN_OUT, Causes
 from kvviz.results.comparison import FULL, Comparison
 from kvviz.results.passages import passages
 from kvviz.results.times import branch_seconds, causes_seconds
@@ -28,6 +28,11 @@ MOST_LOOKS = 600_000  # codes sent at once; of longer texts one answer token at 
 def cause_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
     """Everything the tab says in words; "known" where this answer's causes were not searched."""
     c = run.comparison
+    if chosen.a == FOUND:
+        raise InputError(
+            "This cache was found by search so that it gives the full cache's answer: nothing is to be put "
+            "back into it. Choose a method as A to see what it lost."
+        )
     found = said.causes_of(c, chosen.a, chosen.budget)
     known = [
         {"method": m, "share": c.share(b), "words": f"{text.label(c, m)} at {text.budget_name(c, b)}"}

@@ -27,7 +27,7 @@ class Chosen(Opening):
 def checked(raw: Any, c: Comparison) -> Chosen:
     """`raw` as sent by a browser, every field forced into the range of this run."""
     raw = raw if isinstance(raw, dict) else {}
-    methods = c.methods
+    methods = c.choices
     a = raw.get("a") if raw.get("a") in methods else methods[0]
     b = raw.get("b")
     if b not in methods or b == a:

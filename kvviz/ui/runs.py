@@ -21,6 +21,7 @@ from kvviz.errors import InputError
 from kvviz.identity import MethodRef
 from kvviz.resources import asset
 from kvviz.results.archive import load_comparison
+from kvviz.results.causes import FOUND
 from kvviz.results.comparison import Comparison
 from kvviz.ui import asks
 
@@ -60,8 +61,8 @@ class Run:
 
     @staticmethod
     def asked_for(method: str) -> bool:
-        """Whether a method ran by itself: its kept set was not changed by hand."""
-        return not MethodRef.parse(method).made
+        """Whether a method ran by itself: its kept set was neither changed by hand nor found by search."""
+        return method != FOUND and not MethodRef.parse(method).made
 
 
 def _later(seconds: float, call: Callable[[], None]) -> None:

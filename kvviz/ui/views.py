@@ -17,15 +17,17 @@ from kvviz.engine.ask import Ask
 from kvviz.errors import KvvizError
 from kvviz.identity import MethodRef
 from kvviz.results.cause_words import known_answers
+from kvviz.results.causes import FOUND
 from kvviz.results.comparison import Comparison
 from kvviz.results.story import Places
-from kvviz.results.words import labels
+from kvviz.results.words import label, labels
 from kvviz.ui import chosen as selection
 from kvviz.ui import faults
 from kvviz.ui.export_views import Exports
 from kvviz.ui.openings import opening
 from kvviz.ui.runs import Run, RunStore, stored_runs
 
+FOUND_TITLE = "The smallest cache that a search found to give the full cache's answer"
 View = Callable[[Run, selection.Chosen, dict[str, Any]], dict[str, Any]]
 VIEWS: dict[str, View] = {}
 
@@ -105,10 +107,12 @@ def meta(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, 
                   "kv_heads": c.model.n_kv_heads, "query_heads": c.model.n_query_heads},
         "n": c.n,
         "methods": [{"id": m, "label": name, "title": c.labels[m], "made": bool(MethodRef.parse(m).made)}
-                    for m, name in labels(c).items()],
+                    for m, name in labels(c).items()]
+        + [{"id": m, "label": label(c, m), "title": FOUND_TITLE, "made": False}
+           for m in c.choices if m == FOUND],
         "steps": [c.share(step) for step in steps],
-        "budget_words": {m: [budget_triple(c, m, step) for step in steps] for m in c.methods},
-        "memory_words": {m: [memory_words(c, m, step) for step in steps] for m in c.methods},
+        "budget_words": {m: [budget_triple(c, m, step) for step in steps] for m in c.choices},
+        "memory_words": {m: [memory_words(c, m, step) for step in steps] for m in c.choices},
         "decoded": decoded,
         "marks": [{"name": m.name, "start": m.start, "end": m.end, "text": m.text,
                    "reason": m.reason} for m in c.marks],
