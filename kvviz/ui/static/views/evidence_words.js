@@ -80,8 +80,8 @@ export const claimsBox = h('section', {class: 'kv-panel', id: 'kv-evidence-claim
 const apartFold = folding(false), apartTable = h('div', {});
 written('evidence-apart', apartTable, 'evidence_apart', ['a', 'b', 'budget'], reply => {
   if (!reply.rows.length) {
-    put(apartTable, h('p', {}, 'No item is set apart: the full cache answers all of them rightly, from '
-      + 'their documents.'));
+    put(apartTable, h('p', {}, 'No item is set apart: the full cache answers all of them rightly, '
+      + 'from their documents.'));
     return;
   }
   apartFold.fill(`${reply.of} item${reply.of === 1 ? '' : 's'}`,
