@@ -125,6 +125,7 @@ def kvpress(model, prompt, dtype: str) -> list[dict[str, Any]]:
     python = _peer_python()
     with tempfile.TemporaryDirectory() as folder:
         model.hf.save_pretrained(folder)
+        _say_rope_theta(Path(folder) / "config.json")
         job = {
             "folder": folder,
             "dtype": dtype,
@@ -141,6 +142,13 @@ def kvpress(model, prompt, dtype: str) -> list[dict[str, Any]]:
     if done.returncode:
         raise KvvizError("kvpress did not finish; its message stands above.")
     return json.loads(done.stdout.strip().splitlines()[-1])
+
+
+def _say_rope_theta(config: Path) -> None:
+    """The base of the rotary angles where transformers 4 looks for it; else it takes 10,000."""
+    said = json.loads(config.read_text())
+    said["rope_theta"] = said["rope_parameters"]["rope_theta"]
+    config.write_text(json.dumps(said))
 
 
 def _peer_python() -> str:

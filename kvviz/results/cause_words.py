@@ -121,7 +121,7 @@ def would_do_sentence(c: Comparison, found: Causes) -> str:
         "found by search: "
     )
     ended = "no entry of it can be spared alone" if would.minimal else (
-        f"the search ended at its limit of {text.count(would.trials)} trials"
+        f"the search ended at its limit of {text.count(would.most)} trials"
     )  # fmt: skip
     return f"{said}{ended}. A smaller one may exist."
 

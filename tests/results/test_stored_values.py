@@ -12,6 +12,7 @@ from test_damaged import DAMAGED, changed, put
 from kvviz.errors import InputError
 from kvviz.results.archive import load_comparison
 from kvviz.results.attention import decode, encode
+from kvviz.results.cause_words import would_do_sentence
 from kvviz.results.causes import FOUND
 
 
@@ -54,6 +55,13 @@ def test_the_cache_that_would_do_is_a_point_at_its_true_size(c):
     assert np.array_equal(point.kept.mask(), mask)
     assert point.budget == pytest.approx(mask.sum() / mask.size)
     assert FOUND not in c.methods and point.budget not in c.budgets
+
+
+def test_a_search_that_ended_says_the_limit_it_was_given_and_not_the_trials_it_made(c):
+    (found,) = c.causes.values()
+    stopped = dataclasses.replace(found.would_do, minimal=False, trials=946, most=1000)
+    said = would_do_sentence(c, dataclasses.replace(found, would_do=stopped))
+    assert "ended at its limit of 1,000 trials" in said
 
 
 def test_agreement_is_with_the_answers_at_that_budget(c):
