@@ -25,7 +25,8 @@ async function lookAt(step) {
   const reply = await fetched(step);
   if (!reply || at !== step || !reply.rows[step]) return;
   const codes = reply.rows[step], code = t => t < codes.length ? codes.charCodeAt(t) - 48 : 0;
-  put(lookLine, reply.words[step], ' Lit is the full cache’s attention; that of A’s and B’s own words is not stored.',
+  put(lookLine, reply.words[step],
+    ' Lit is the full cache’s attention; that of A’s and B’s own words is not stored.',
     ' Hollow: mostly evicted by A.',
     locked === step ? ' Locked; Esc frees it.' : '');
   lightUp({code, cls: t => {
