@@ -34,7 +34,7 @@ class Exports:
 
     def view(self, run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
         """A text to save, or where a file can be fetched. Names are fixed, folders cannot be guessed."""
-        kind = args.get("kind")
+        kind = str(args.get("kind"))
         if kind == "py":
             from kvviz.exports import python_lines
 

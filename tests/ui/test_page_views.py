@@ -85,7 +85,8 @@ def test_exports(store, tmp_path):
     assert "kvviz" in _ask(store, tmp_path, "export", kind="py")["text"]
     report = _ask(store, tmp_path, "export", kind="html")
     assert "<html" in Path(report["path"]).read_text(encoding="utf-8")[:500].lower()
-    assert _ask(store, tmp_path, "export", kind="../x")["error"]
+    for kind in ("../x", [], {}, None):
+        assert _ask(store, tmp_path, "export", kind=kind)["error"] == "There is no such export."
 
 
 @pytest.mark.parametrize("body", [None, {}, {"view": "no"}, {"view": "kept"}, {"view": "kept", "run": 7}])
