@@ -61,13 +61,11 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _run(args: argparse.Namespace, out: Path, given: Mapping[str, Sequence]) -> int:
-    from kvviz.evaluate.grid import as_markdown, grid_items, grid_rows
+    from kvviz.evaluate.grid import as_markdown, check_lengths, grid_items, grid_rows
     from kvviz.results.study import read_table
 
     def items(model: Model) -> Sequence[Item]:
-        longest, most = max(given["lengths"]), model.info.max_tokens
-        if longest >= most:
-            raise InputError(f"{model.id} reads {most:,} tokens; a text of {longest:,} does not fit.")
+        check_lengths(model, given["lengths"])
         return grid_items(model.tokenizer, **given)
 
     done = run_study(args, out, items, needs_model=True)

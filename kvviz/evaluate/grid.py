@@ -6,7 +6,7 @@ The items go through the sweep's runner, so a grid is resumed, shared out and pl
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
@@ -15,9 +15,19 @@ from kvviz.evaluate.items import Item
 from kvviz.evaluate.needles import DEPTHS, NEEDLES, needle_cases
 from kvviz.results.comparison import FULL
 
+if TYPE_CHECKING:
+    from kvviz.models.adapters import Model
+
 TASK = "needle"
 NEW_TOKENS = 24  # room for every needle's answer
 FEW = 20  # places: an exact test of two methods needs six at which only one finds it, a third of these
+
+
+def check_lengths(model: Model, lengths: Sequence[int]) -> None:
+    """InputError where the model does not read a text of these lengths, in tokens."""
+    longest, most = max(lengths), model.info.max_tokens
+    if longest >= most:
+        raise InputError(f"{model.id} reads {most:,} tokens; a text of {longest:,} does not fit.")
 
 
 def grid_items(

@@ -139,6 +139,10 @@ def _equal(c: Comparison, one: Series, other: Series) -> bool:
     )
 
 
+def _role(method: str, a: str, b: str | None) -> str:
+    return "a" if method == a else "b" if method == b else "muted"
+
+
 def _series(c: Comparison, row: Measure, method: str, b: str | None, look: Against) -> Series:
     known = [] if row.decoded_only else c.shares(method)
     shares = _distinct(sorted([*known, *(c.share(k) for k in c.budgets)]))
@@ -151,7 +155,7 @@ def _series(c: Comparison, row: Measure, method: str, b: str | None, look: Again
     return Series(
         method=method,
         label=text.label(c, method),
-        role="a" if method == look.a else "b" if method == b else "muted",
+        role=_role(method, look.a, b),
         share=shares,
         value=values,
         low=[None if pair is None else pair[0] for pair in spreads],
@@ -172,9 +176,8 @@ def _found_series(c: Comparison, row: Measure, b: str | None, look: Against) -> 
     value = own[row.id] if row.id in own else row.of(c, point, look)
     if value is None:
         return None
-    role = "a" if look.a == FOUND else "b" if b == FOUND else "muted"
     return Series(
-        method=FOUND, label=text.label(c, FOUND), role=role,
+        method=FOUND, label=text.label(c, FOUND), role=_role(FOUND, look.a, b),
         share=[point.budget], value=[value],
         low=[None], high=[None], decoded=[True], words=[row.words(value)],
     )  # fmt: skip

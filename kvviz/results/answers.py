@@ -162,7 +162,6 @@ def _found_card(c: Comparison, side: str, expected: str | None, grey: bool) -> C
     assert c.would_do is not None
     found = c.would_do
     judged = verdict(found.text, expected)
-    whose = next(one for one in c.causes.values() if one.would_do is found)
     return Card(
         role=side,
         label=text.label(c, FOUND),
@@ -174,7 +173,7 @@ def _found_card(c: Comparison, side: str, expected: str | None, grey: bool) -> C
         decoded_at=found.budget,
         grey=grey,
         budget_note=text.memory_words(c, FOUND, found.budget),
-        notice=f"{would_do_sentence(c, whose)} {SEARCHED.format(text.seconds(found.seconds))}",
+        notice=f"{would_do_sentence(c)} {SEARCHED.format(text.seconds(found.seconds))}",
     )
 
 

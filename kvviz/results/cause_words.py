@@ -109,9 +109,9 @@ def rescue_details(found: Causes) -> list[str]:
     return [first, second]
 
 
-def would_do_sentence(c: Comparison, found: Causes) -> str:
+def would_do_sentence(c: Comparison) -> str:
     """The smallest cache found that gives the answer, and how far the search went."""
-    would = found.would_do
+    would = c.would_do
     if would is None:
         return ""
     whole = int(c.whole.kept.counts().sum())

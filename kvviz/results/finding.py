@@ -42,10 +42,9 @@ def finding(
     expected = c.expected if expected is None else expected
     methods = [a] if b is None else [a, b]
     chosen = [m for m in methods if m != FOUND]  # what a search found has its own size, not the budget
-    found = [one for one in c.causes.values() if FOUND in methods and one.would_do is c.would_do]
     lines = [
         _answers(c, chosen, k, expected) if chosen else "",
-        *(would_do_sentence(c, one) for one in found[:1]),
+        would_do_sentence(c) if FOUND in methods else "",
         _rescued(c, chosen, k),
         _marks(c, methods, k, expected),
         (_places(c, chosen, k) or _effect(c, chosen, k, expected)) if chosen else "",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -65,11 +66,24 @@ def read_table(where: str | Path) -> pd.DataFrame:
     return table
 
 
+def best_sets_of(data: bytes) -> list[dict[str, Any]]:
+    """The rows of such a file that are whole; ValueError where it is no JSON."""
+    rows = json.loads(data)
+    texts, numbers = ("model", "protocol", "document"), ("heads", "ratio", "attention_ratio", "cone")
+    return [
+        row
+        for row in (rows if isinstance(rows, list) else [])
+        if isinstance(row, dict)
+        and all(isinstance(row.get(name), str) for name in texts)
+        and all(type(row.get(name)) in (int, float) and math.isfinite(row[name]) for name in numbers)
+    ]
+
+
 def read_best_sets(where: str | Path) -> list[dict[str, Any]]:
     """What brute force found on the documents of a sweep's folder, [] where it was not measured there."""
     path = Path(where) / BEST_SETS
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return best_sets_of(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return []
     except (OSError, ValueError) as error:

@@ -22,7 +22,7 @@ from kvviz.errors import InputError
 from kvviz.identity import Budget
 from kvviz.results.comparison import FULL
 from kvviz.results.scoreboard import with_full
-from kvviz.results.study import BEST_SETS, COLUMNS, TABLE, table_files
+from kvviz.results.study import BEST_SETS, COLUMNS, TABLE, best_sets_of, table_files
 from kvviz.results.table import formula_text
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def _folder(files: _Folder | _Zip, title: str) -> Sweep:
     manifest = _json(files.read("manifest.json")) if "manifest.json" in files.names else {}
     items = _items(files.read("items.jsonl")) if "items.jsonl" in files.names else {}
     title = str(manifest.get("title") or title)[:MOST_NAME]
-    sets = _best_sets(files.read(BEST_SETS)) if BEST_SETS in files.names else []
+    sets = best_sets_of(files.read(BEST_SETS)) if BEST_SETS in files.names else []
     return Sweep(title, found, manifest, items, _kept_runs(files), sets, files.read)
 
 
@@ -176,18 +176,6 @@ def _kept_runs(files: _Folder | _Zip) -> dict[Key, str]:
 def _json(data: bytes) -> dict[str, Any]:
     value = json.loads(data)
     return value if isinstance(value, dict) else {}
-
-
-def _best_sets(data: bytes) -> list[dict[str, Any]]:
-    rows = json.loads(data)
-    texts, numbers = ("model", "protocol", "document"), ("heads", "ratio", "attention_ratio", "cone")
-    return [
-        row
-        for row in (rows if isinstance(rows, list) else [])
-        if isinstance(row, dict)
-        and all(isinstance(row.get(name), str) for name in texts)
-        and all(type(row.get(name)) in (int, float) and np.isfinite(row[name]) for name in numbers)
-    ]
 
 
 def _items(data: bytes) -> dict[str, dict[str, Any]]:

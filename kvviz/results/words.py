@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeGuard
 import numpy as np
 
 from kvviz.identity import MethodRef, option_text
+from kvviz.results.causes import FOUND
 
 if TYPE_CHECKING:
     from kvviz.results.comparison import Comparison
@@ -301,7 +302,7 @@ def budget_triple(c: Comparison, method: str, k: float | int) -> str:
     """ "20% kept · 205 tokens per KV head · 9.4 of 47.2 MB after reading, +46 kB a token"."""
     size = kept_bytes(c, method, k)
     amount = MISSING if size is None else f"{size / 1e6:,.1f}"
-    own = c.would_do.budget if method == "found" and c.would_do is not None else c.share(k)
+    own = c.would_do.budget if method == FOUND and c.would_do is not None else c.share(k)
     kept = f"{budget_share(own)} kept · {entries_words(c, method, k)}"
     return f"{kept} · {amount} of {full_line(c)}"
 

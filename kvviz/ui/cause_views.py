@@ -67,8 +67,7 @@ def _words(c: Comparison, found: Causes) -> dict[str, Any]:
             ["put in on top", rescue.controls.added],
             ["put in at the same size", rescue.controls.same_size],
         ],
-        "would_words": next((said.would_do_sentence(c, f) for f in c.causes.values()
-                             if f.would_do is not None and f.would_do is c.would_do), ""),
+        "would_words": said.would_do_sentence(c),
         "notes": [*found.notes, *(c.would_do.notes if c.would_do is not None else [])],
         "cost": f"{text.count(found.trials)} trials in {text.seconds(found.seconds)}",
         "tops": tops,

@@ -290,14 +290,11 @@ class Engine:
         """Read the texts of a `kvviz.ui.grids.Grid` one by one: the first event carries all of them as plain
         items, each later one a text's cell. Where a GPU is lent, it is asked for text by text."""
         from kvviz.evaluate.cells import Study
-        from kvviz.evaluate.grid import grid_items
+        from kvviz.evaluate.grid import check_lengths, grid_items
 
         key = self._loaded(grid.ask, cancel, progress)
         model = MODELS[key]
-        if max(grid.lengths) >= model.info.max_tokens:
-            longest = f"{max(grid.lengths):,}"
-            raise InputError(f"{model.id} reads {model.info.max_tokens:,} tokens; a text of {longest} does "
-                             "not fit.")  # fmt: skip
+        check_lengths(model, grid.lengths)
         progress("Writing the texts", None)
         items = grid_items(model.tokenizer, grid.lengths, grid.depths, (0,), grid.seeds, grid.needles)
         yield Event("prefill", "Reading the first text", 0, len(items),

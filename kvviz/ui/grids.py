@@ -10,6 +10,7 @@ from typing import Any
 
 from kvviz.engine.ask import whole
 from kvviz.errors import InputError
+from kvviz.evaluate.grid import NEW_TOKENS
 from kvviz.evaluate.needles import MIN_TOKENS, NEEDLES
 from kvviz.figures.evidence_needles import MOST_COLUMNS
 from kvviz.identity import shown
@@ -19,7 +20,6 @@ from kvviz.results.sweeps import Sweep, tidy
 from kvviz.settings import Settings
 from kvviz.ui import asks
 
-NEW_TOKENS = 24  # room for every needle's answer, as `kvviz niah` has it
 MOST_TEXTS, MOST_SEEDS = 240, 10
 
 

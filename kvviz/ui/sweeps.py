@@ -35,12 +35,8 @@ class SweepStore:
     def add(self, sweep: Sweep) -> str:
         """Keep a sweep under a fresh id; InputError where it is too large to be kept."""
         key = secrets.token_urlsafe(12)
-        self._keep(key, sweep)
+        self.put(key, sweep)
         return key
-
-    def put(self, key: str, sweep: Sweep) -> None:
-        """The sweep of an id as it is by now."""
-        self._keep(key, sweep)
 
     def open(self, path: Path) -> str:
         """Keep a sweep that was sent as a file; one is read at a time: what it unpacks to takes memory."""
@@ -58,10 +54,11 @@ class SweepStore:
             raise InputError(GONE)
         with self._reading:
             sweep = open_sweep(path)
-        self._keep(str(key), sweep)
+        self.put(str(key), sweep)
         return sweep
 
-    def _keep(self, key: str, sweep: Sweep) -> None:
+    def put(self, key: str, sweep: Sweep) -> None:
+        """The sweep of an id as it is by now; InputError where it is too large to be kept."""
         size = sweep.nbytes
         if size > self.most_bytes:
             raise InputError(

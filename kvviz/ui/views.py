@@ -97,7 +97,7 @@ def meta(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, 
     from kvviz.results.words import budget_triple, memory_words
 
     c = run.comparison
-    steps = selection.steps(c)
+    steps, names = selection.steps(c), labels(c)
     decoded = {m: [c.share(v.budget) for v in c.variants if v.method == m] for m in c.methods}
     return {
         "id": run.id,
@@ -106,10 +106,8 @@ def meta(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, 
         "model": {"id": c.model.id, "dtype": c.model.dtype, "layers": c.model.n_layers,
                   "kv_heads": c.model.n_kv_heads, "query_heads": c.model.n_query_heads},
         "n": c.n,
-        "methods": [{"id": m, "label": name, "title": c.labels[m], "made": bool(MethodRef.parse(m).made)}
-                    for m, name in labels(c).items()]
-        + [{"id": m, "label": label(c, m), "title": FOUND_TITLE, "made": False}
-           for m in c.choices if m == FOUND],
+        "methods": [{"id": m, "label": names.get(m) or label(c, m), "made": bool(MethodRef.parse(m).made),
+                     "title": FOUND_TITLE if m == FOUND else c.labels[m]} for m in c.choices],
         "steps": [c.share(step) for step in steps],
         "budget_words": {m: [budget_triple(c, m, step) for step in steps] for m in c.choices},
         "memory_words": {m: [memory_words(c, m, step) for step in steps] for m in c.choices},

@@ -113,13 +113,12 @@ def test_killed_within_a_cell_or_while_it_is_written_a_sweep_goes_on(study_files
     assert len(table) == 6 * 5 and not table.duplicated(["item", "method", "budget_name"]).any()
 
 
-@pytest.mark.slow
-def test_a_worker_that_is_killed_costs_no_cell(study_files, one_worker, tmp_path):
-    out, env = tmp_path / "out", study_files[2]
-    more = ["--workers", "2", "--threads", "1"]
-    with subprocess.Popen(command(study_files, out, *more), env=env) as run:
+def kill_a_worker(study_files, one_worker, out, is_worker, *engine):
+    """Two workers, one of them killed after the first cell: the table is that of one worker all the same."""
+    more = [*engine, "--workers", "2", "--threads", "1"]
+    with subprocess.Popen(command(study_files, out, *more), env=study_files[2]) as run:
         wait_for(lambda: list(out.glob("cells/*.json")))
-        workers = [p for p in children(run) if "spawn_main" in " ".join(p.cmdline())]
+        workers = [p for p in children(run) if is_worker(" ".join(p.cmdline()))]
         assert workers
         workers[0].kill()
         assert run.wait(300) == 0
@@ -129,19 +128,15 @@ def test_a_worker_that_is_killed_costs_no_cell(study_files, one_worker, tmp_path
 
 
 @pytest.mark.slow
+def test_a_worker_that_is_killed_costs_no_cell(study_files, one_worker, tmp_path):
+    kill_a_worker(study_files, one_worker, tmp_path / "out", lambda line: "spawn_main" in line)
+
+
+@pytest.mark.slow
 def test_on_ray_a_worker_that_is_killed_costs_no_cell(study_files, one_worker, tmp_path):
     pytest.importorskip("ray")
-    out, env = tmp_path / "out", study_files[2]
-    more = ["--engine", "ray", "--workers", "2", "--threads", "1"]
-    with subprocess.Popen(command(study_files, out, *more), env=env) as run:
-        wait_for(lambda: list(out.glob("cells/*.json")))
-        actors = [p for p in children(run) if " ".join(p.cmdline()).startswith("ray::Actor")]
-        assert actors
-        actors[0].kill()
-        assert run.wait(300) == 0
-    table = read_table(out)
-    assert len(table) == 6 * 5 and (table.reason == "").all()
-    same(one_worker, out)
+    out = tmp_path / "out"
+    kill_a_worker(study_files, one_worker, out, lambda line: line.startswith("ray::Actor"), "--engine", "ray")
 
 
 @pytest.mark.slow

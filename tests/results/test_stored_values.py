@@ -60,7 +60,8 @@ def test_the_cache_that_would_do_is_a_point_at_its_true_size(c):
 def test_a_search_that_ended_says_the_limit_it_was_given_and_not_the_trials_it_made(c):
     (found,) = c.causes.values()
     stopped = dataclasses.replace(found.would_do, minimal=False, trials=946, most=1000)
-    said = would_do_sentence(c, dataclasses.replace(found, would_do=stopped))
+    causes = {"it": dataclasses.replace(found, would_do=stopped)}
+    said = would_do_sentence(dataclasses.replace(c, causes=causes))
     assert "ended at its limit of 1,000 trials" in said
 
 

@@ -47,6 +47,14 @@ export const calm = () => window.matchMedia('(prefers-reduced-motion: reduce)').
 
 export const narrow = () => window.innerWidth < 700;
 
+// How much of a piece of work is done, 0 to 1; unknown where it is no number.
+export function progressBar(fraction, name) {
+  const known = Number.isFinite(fraction), percent = known ? 100 * fraction : 100;
+  return h('div', {class: 'kv-progress', role: 'progressbar', 'aria-valuemin': 0, 'aria-valuemax': 100,
+    'aria-valuenow': known ? Math.round(percent) : null, 'aria-label': name},
+  h('i', {style: `width:${percent}%`, class: known ? '' : 'kv-unknown'}));
+}
+
 export const reveal = (node, block = 'start') =>
   node.scrollIntoView({block, behavior: calm() ? 'auto' : 'smooth'});
 

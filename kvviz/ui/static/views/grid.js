@@ -1,6 +1,6 @@
 // The needle grid: one sentence hidden in texts of several lengths, at several depths. Its form and its
 // progress stand here; what is measured fills the grid of the sweep that is shown.
-import {debounce, h, put, reveal} from '../lib/dom.js';
+import {debounce, h, progressBar, put, reveal} from '../lib/dom.js';
 import {fmt} from '../lib/format.js';
 import {alive, ask, page} from '../lib/page.js';
 import {S} from '../lib/state.js';
@@ -64,7 +64,7 @@ async function start() {
 }
 
 function tell(s) {
-  const on = s.inner === 'running', known = Number.isFinite(s.fraction);
+  const on = s.inner === 'running';
   run.disabled = on;
   stop.disabled = !on;
   if (!on) {
@@ -74,9 +74,7 @@ function tell(s) {
     const left = s.seconds_left ? `, about ${fmt.seconds(s.seconds_left)} left` : '';
     put(status, h('p', {class: 'kv-stage-line'}, s.stage === 'wait' ? `Waiting: ${s.message}`
       : s.message || 'Getting the model ready', left),
-    h('div', {class: 'kv-progress', role: 'progressbar', 'aria-valuemin': 0, 'aria-valuemax': 100,
-      'aria-valuenow': known ? Math.round(100 * s.fraction) : null, 'aria-label': 'Needle grid'},
-    h('i', {style: `width:${known ? 100 * s.fraction : 100}%`, class: known ? '' : 'kv-unknown'})));
+    progressBar(s.fraction, 'Needle grid'));
   }
   if (s.grid && (s.done > shown || !on)) grown(s.grid, s.done === 1 && shown === 0, !on);
   shown = s.done || shown;

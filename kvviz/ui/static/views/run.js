@@ -1,5 +1,5 @@
 // The run: what is happening, what is left, answers as they are written, how it ended.
-import {h, put, reveal} from '../lib/dom.js';
+import {h, progressBar, put, reveal} from '../lib/dom.js';
 import {fmt} from '../lib/format.js';
 import {alive, ask, connection, page} from '../lib/page.js';
 import {S} from '../lib/state.js';
@@ -80,11 +80,8 @@ function progressLine(s) {
   if (s.stage === 'wait') return [h('p', {class: 'kv-stage-line', id: 'kv-waiting'},
     `Waiting: ${s.message}`)];
   const left = s.seconds_left ? `, about ${fmt.seconds(s.seconds_left)} left` : '';
-  const known = Number.isFinite(s.fraction), percent = known ? 100 * s.fraction : 100;
   return [h('p', {class: 'kv-stage-line'}, h('b', {}, `${s.number} of ${s.of} `), s.message || s.title, left),
-    h('div', {class: 'kv-progress', role: 'progressbar', 'aria-valuemin': 0, 'aria-valuemax': 100,
-      'aria-valuenow': known ? Math.round(percent) : null, 'aria-label': s.title || 'Run'},
-    h('i', {style: `width:${percent}%`, class: known ? '' : 'kv-unknown'}))];
+    progressBar(s.fraction, s.title || 'Run')];
 }
 
 let watch = 0;
