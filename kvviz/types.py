@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from kvviz.brief import brief
 from kvviz.framing import Framing
 
 if TYPE_CHECKING:  # neither is needed to say what travels
@@ -89,6 +90,8 @@ class Prompt:
     framing: Framing = Framing()
     cue_span: tuple[int, int] = (0, 0)
 
+    __repr__ = brief
+
     def tokens_of(self, start: int, end: int) -> tuple[int, int] | None:
         """(first, last + 1) of the tokens that hold any of the document's characters start .. end - 1;
         None where none does (a template may strip white space at the document's edges)."""
@@ -128,3 +131,5 @@ class Event:
     answers: dict[str, str] | None = None
     result: Any = None  # the Comparison, on the last event
     scored: Any = None  # the trace behind it with its scores (`engine.scoring.Scored`), to be used again
+
+    __repr__ = brief

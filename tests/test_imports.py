@@ -17,7 +17,7 @@ PACKAGE = ROOT / "kvviz"
 
 # Stages in order; a module may import from its own stage and from those before it.
 STAGES = (
-    {"errors", "types", "settings", "resources", "identity", "options", "lazy", "memory", "framing",
+    {"brief", "errors", "types", "settings", "resources", "identity", "options", "lazy", "memory", "framing",
      "hardware"},  # fmt: skip
     {"engine.ask", "engine.steps", "engine.formats"},
     {"models"},
@@ -51,8 +51,8 @@ STAGES = (
     {"calibrate"},  # on texts that evaluate writes
     {"figures"},
     {"exports"},
-    {"notebook"},
     {"ui"},
+    {"notebook"},
     {"cli"},
 )
 LEAF = "kernels"  # imports nothing of the project but itself

@@ -31,6 +31,7 @@ COMMANDS = {
     "niah": "needle grid: methods x budgets x places in a text",
     "bench": "side-by-side measurements",
     "calibrate": "measure or train what a method needs for a model",
+    "export": "a saved run as one HTML page that needs no server",
     "serve": "open the browser app",
 }
 

@@ -47,6 +47,9 @@ class Conversation:
     def __init__(self, model: Model, comparison: Comparison, scored: Scored[Trace] | None = None):
         self.model, self.comparison, self._scored = model, comparison, scored
 
+    def __repr__(self) -> str:
+        return f"Conversation, further questions: {len(self.comparison.turns)}\n{self.comparison!r}"
+
     def ask(self, question: str, expected: str | None = None, fresh: bool = False) -> Turn:
         """Ask every cache; see `ask_stream`."""
         for event in ask_stream(

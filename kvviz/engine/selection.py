@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from kvviz.brief import brief
 from kvviz.engine.budgets import ALLOCATORS, allocate
 from kvviz.engine.counts import Candidates
 from kvviz.engine.ranking import rank
@@ -60,6 +61,8 @@ class Selection:
     first_scores: list[torch.Tensor] | None = None
     seconds: float = 0.0
     readout: Any = None
+
+    __repr__ = brief
 
 
 def label_of(method: Method, options: Mapping[str, Any]) -> str:

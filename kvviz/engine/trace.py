@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 import torch
 
+from kvviz.brief import brief
 from kvviz.engine.attention import causal_attention, rows_attention
 from kvviz.engine.forward import forward
 from kvviz.engine.observers import OBSERVERS, ColumnSums
@@ -68,6 +69,8 @@ class Trace:
     padded: tuple[list[torch.Tensor], list[torch.Tensor]]
     seconds: dict[str, float] = field(default_factory=dict)
     contiguous: ClassVar[bool] = True  # row j is the token at position j
+
+    __repr__ = brief
 
     @property
     def bytes(self) -> int:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from transformers import Pipeline, PreTrainedModel
 
+from kvviz.brief import brief
 from kvviz.errors import ModelError
 from kvviz.types import ModelInfo
 
@@ -185,6 +186,8 @@ class Model:
     notes: tuple[str, ...] = ()
     source: str = ""
     lock: threading.RLock = field(default_factory=threading.RLock, repr=False)
+
+    __repr__ = brief
 
     @property
     def n_layers(self) -> int:

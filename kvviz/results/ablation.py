@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvviz.brief import brief
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -40,6 +42,8 @@ class Ablation:
     rows: Sequence[AblationRow]
     full_text: str
     full_verdict: str
+
+    __repr__ = brief
 
     def spread(self) -> dict[str, float]:
         """How much mean KL moves when one thing alone changes: {"method", "window", "pooling"}: nats a step.

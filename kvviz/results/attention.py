@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kvviz.brief import brief
+
 STEPS = 64  # answer tokens whose attention is stored
 CODES_BYTES = 16 * 2**20  # weights of every KV head are stored up to this much, else the layers' means
 
@@ -44,6 +46,8 @@ class AnswerAttention:
     document: np.ndarray
     lost: Mapping[str, np.ndarray]
     lost_document: Mapping[str, np.ndarray]
+
+    __repr__ = brief
 
     @property
     def steps(self) -> int:

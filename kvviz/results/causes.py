@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from kvviz.brief import brief
 from kvviz.results.kept import KeptSet
 from kvviz.results.passages import Passage
 from kvviz.results.points import Point
@@ -110,6 +111,8 @@ class Rescue:
     trials: int
     seconds: float
 
+    __repr__ = brief
+
     @property
     def stopped(self) -> bool:
         """Whether the search was stopped: smaller ones were still sought, and no random sets were tried."""
@@ -143,6 +146,8 @@ class WouldDo:
     most: int
     seconds: float
     notes: list[str] = field(default_factory=list)
+
+    __repr__ = brief
 
     @property
     def entries(self) -> int:
@@ -208,6 +213,8 @@ class Causes:
     trials: int = 0
     seconds: float = 0.0
     stopped: bool = False
+
+    __repr__ = brief
 
     @property
     def key(self) -> str:

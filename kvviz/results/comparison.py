@@ -18,7 +18,7 @@ from kvviz.results.attention import AnswerAttention
 from kvviz.results.causes import FOUND, Causes, WouldDo
 from kvviz.results.fork import Fork
 from kvviz.results.kept import KeptSet, everything, nearest, window_starts
-from kvviz.results.points import Point, Variant
+from kvviz.results.points import Point, Variant, answer_lines
 from kvviz.results.story import Story
 from kvviz.results.turns import Turn
 from kvviz.results.words import budget_name, budget_share
@@ -28,14 +28,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FULL = "full"  # the method name of the whole cache
-
-
-_SHOWN = 12  # answers in a comparison's repr
-
-
-def _start(v: Variant) -> str:
-    words = " ".join(v.text.split())
-    return repr(words if len(words) <= 60 else words[:59] + "…")
 
 
 @dataclass(repr=False)
@@ -78,11 +70,9 @@ class Comparison:
     def __repr__(self) -> str:
         """A few lines: what was run and what is in it."""
         head = f"Comparison of {self.model.id}, {self.n:,} tokens ({self.prompt.protocol})"
-        lines = [f"  full cache: {_start(self.full)}"]
-        for v in self.variants[:_SHOWN]:
-            lines.append(f"  {v.label} at {budget_name(self, v.budget)}: {_start(v)}")
-        if len(self.variants) > _SHOWN:
-            lines.append(f"  and {len(self.variants) - _SHOWN} more answers: see to_frame()")
+        lines = answer_lines(self.full, self.variants)
+        if self.turns:
+            lines.append(f"  and further questions, {len(self.turns)}: see turns_frame()")
         return "\n".join([head, *lines])
 
     def _repr_html_(self) -> str:
@@ -104,8 +94,8 @@ class Comparison:
         return notebook.view(self, lens, theme, **asked)
 
     def show(self, a: str | None = None, b: str | None = None, budget: Any = None, height: int = 800) -> Any:
-        """The whole run as one page in a frame of a notebook, without a server. It takes about 5 MB of the
-        notebook (plotly.js is in it)."""
+        """The page of this run in a frame of a notebook, without a server: its story, or A, B and budget
+        where one of them is named. It takes 6 MB and more of the notebook (plotly.js is in it)."""
         from kvviz import notebook
 
         return notebook.show(self, a, b, budget, height)

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from kvviz.brief import brief
+
 
 @dataclass(frozen=True)
 class Step:
@@ -34,6 +36,8 @@ class Path:
     steps: list[Step]
     expected: list[tuple[float, int]]
 
+    __repr__ = brief
+
 
 @dataclass(frozen=True)
 class Fork:
@@ -41,6 +45,8 @@ class Fork:
 
     tokens: list[str]  # of the full cache's answer
     paths: dict[str, Path]
+
+    __repr__ = brief
 
     @property
     def parts(self) -> dict[str, int | None]:

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from kvviz.brief import brief
 from kvviz.errors import InputError
 from kvviz.types import ModelInfo
 
@@ -30,6 +31,8 @@ class KeptSet:
     by_rule: np.ndarray
     n: int
     entries: int
+
+    __repr__ = brief
 
     @classmethod
     def pack(cls, mask: np.ndarray, protected: np.ndarray, entries: int) -> KeptSet:

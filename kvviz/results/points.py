@@ -8,13 +8,17 @@ from typing import Any
 
 import numpy as np
 
+from kvviz.brief import brief
 from kvviz.errors import InputError
 from kvviz.identity import MethodRef
 from kvviz.results.kept import KeptSet
+from kvviz.results.words import budget_name, shortened
 
 # Where output errors are measured; the second where caches were cut while the answer was written.
 PROBE = "the full cache's answer tokens"
 PROBE_CUT = f"{PROBE}, on what each cache held then"
+
+MOST_LINES = 12  # answers in a repr
 
 
 @dataclass
@@ -49,6 +53,8 @@ class Variant:
     seconds: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     evictions: list[dict[str, Any]] = field(default_factory=list)  # decode-time eviction, one a cut
+
+    __repr__ = brief
 
     @property
     def key(self) -> str:
@@ -102,6 +108,8 @@ class Point:
     notes: list[str] = field(default_factory=list)
     seconds: float = 0.0
 
+    __repr__ = brief
+
     @classmethod
     def of(cls, v: Variant) -> Point:
         """The point of a decoded answer."""
@@ -152,6 +160,16 @@ class Point:
     def protected(self) -> np.ndarray:
         """Entries kept by rule, bool [L, Hkv, n]."""
         return self.kept.protected()
+
+
+def answer_lines(full: Variant, variants: Sequence[Variant]) -> list[str]:
+    """A line an answer, the full cache's first; what is too much for a look is counted."""
+    lines = [f"  full cache: {shortened(full.text, 60)!r}"]
+    for v in variants[:MOST_LINES]:
+        lines.append(f"  {v.label} at {budget_name(None, v.budget)}: {shortened(v.text, 60)!r}")
+    if len(variants) > MOST_LINES:
+        lines.append(f"  and {len(variants) - MOST_LINES} more answers: see to_frame()")
+    return lines
 
 
 def _rows(rows: Sequence[Any] | None) -> list[np.ndarray] | None:

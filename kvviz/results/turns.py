@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvviz.results.points import Variant
+from kvviz.results.points import Variant, answer_lines
 from kvviz.results.verdict import judge
+from kvviz.results.words import shortened
 from kvviz.types import QUESTION_AGNOSTIC
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ CUT_FOR_FIRST = (
 )
 
 
-@dataclass
+@dataclass(repr=False)
 class Turn:
     """A further question and the answers to it.
 
@@ -38,6 +39,10 @@ class Turn:
     full: Variant
     variants: list[Variant]
     seconds: float = 0.0
+
+    def __repr__(self) -> str:
+        """The question and a line an answer."""
+        return "\n".join([f"Turn: {shortened(self.question, 80)!r}", *answer_lines(self.full, self.variants)])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values but for the answers."""

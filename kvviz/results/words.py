@@ -202,7 +202,7 @@ def budget_share(x: float) -> str:
     return f"{round(percent)}%" if abs(percent - round(percent)) < 1e-9 else share(x)
 
 
-def budget_name(c: Comparison, k: float | int) -> str:
+def budget_name(c: Comparison | None, k: float | int) -> str:
     """A budget in a sentence: "10%", or "102 tokens" where it was given as entries per KV head."""
     if isinstance(k, int | np.integer) and not isinstance(k, bool):
         return "1 token" if k == 1 else f"{count(int(k))} tokens"

@@ -15,7 +15,7 @@ from typing import Any
 
 import orjson
 
-from kvviz.errors import KvvizError
+from kvviz.errors import InputError, KvvizError
 from kvviz.figures import FIGURES
 from kvviz.results.comparison import Comparison
 from kvviz.results.story import Opening, Step
@@ -46,6 +46,8 @@ def page_html(c: Comparison, view: Opening | None = None) -> str:
 
     What neither the story nor that view shows is not in the file, and the page leaves it out.
     """
+    if not c.methods:
+        raise InputError("This run has no answer besides the full cache's: there is nothing to show.")
     steps = c.story.steps
     first = steps[0].view if steps else view or c.story.opening or opening(c)
     c = replace(c, story=replace(c.story, opening=first))

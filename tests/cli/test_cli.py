@@ -7,14 +7,17 @@ import re
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from synthetic import synthetic_comparison
 
 import kvviz
 from kvviz import cli, load_comparison
 from kvviz.cli import terminal
+from kvviz.results.story import Opening, Step
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -377,6 +380,25 @@ def test_questions_of_a_file_are_asked_of_the_same_caches(tiny_model_loads, docu
     assert (run.prompt.question, run.expected) == ("What is the code?", "58213")
     asked = [(t.question, t.expected) for t in run.turns]
     assert asked == [("Who opened it?", None), ("What else?", "Nothing")]
+
+
+def test_a_saved_run_is_exported_as_one_page(no_model_loads, tmp_path, capsys):
+    step = Step("Look here.", "kept", Opening("snapkv", "dropkv", 0.1))
+    c = synthetic_comparison(n=60, L=2)
+    replace(c, story=replace(c.story, steps=(step,))).save(tmp_path / "run.zip")
+    out = tmp_path / "page.html"
+    assert cli.main(["export", str(tmp_path / "run.zip"), "--html", str(out)]) == 0
+    assert str(out) in capsys.readouterr().out
+    page = out.read_text(encoding="utf-8")
+    assert page.startswith("<!doctype html>") and '"words":"Look here."' in page
+    refused(capsys, cli.main(["export", str(out), "--html", str(out)]), "")
+    assert out.read_text(encoding="utf-8") == page
+    there = str(tmp_path / "none" / "x.html")
+    refused(capsys, cli.main(["export", str(tmp_path / "run.zip"), "--html", there]), "There is no folder")
+    bare = replace(c, variants=[], at_stops=[])
+    bare.save(tmp_path / "bare.zip")
+    code = cli.main(["export", str(tmp_path / "bare.zip"), "--html", str(tmp_path / "x.html")])
+    refused(capsys, code, "there is nothing to show")
 
 
 def test_a_comparison_without_any_question_is_refused(no_model_loads, document, capsys):
