@@ -39,6 +39,27 @@ def test_the_bootstrap_of_a_mean_is_scipys_up_to_chance():
     assert mine.value == pytest.approx(x.mean())
 
 
+@pytest.mark.parametrize("values", [lambda rng: rng.choice([-1.0, 0.0, 1.0], 600, p=[0.1, 0.7, 0.2]),
+                                    lambda rng: rng.exponential(1, 600)])  # fmt: skip
+def test_the_bootstrap_of_many_documents_is_the_one_of_drawing_each(values):
+    rng = np.random.default_rng(5)
+    x, documents = values(rng), np.repeat(range(300), 2)
+    mine = bootstrap_mean(x, documents)
+    drawn = rng.integers(0, 300, (10_000, 300))
+    means = x.reshape(300, 2)[drawn].mean((1, 2))
+    assert (mine.low, mine.high) == pytest.approx(tuple(np.quantile(means, [0.025, 0.975])), abs=0.006)
+    assert p_of_mean(x, x.mean(), documents) > 0.9
+    assert bootstrap_mean(list(reversed(x)), documents) != mine or len(set(x)) == 3
+
+
+def test_verdicts_of_many_items_are_drawn_by_their_kind():
+    """Ten thousand resamples of a hundred thousand verdicts, one by one, would take minutes."""
+    verdicts = np.random.default_rng(0).random(100_000) < 0.3
+    found = bootstrap_mean(verdicts.astype(float))
+    half = 1.96 * math.sqrt(0.21 / 100_000)
+    assert found.high - found.value == pytest.approx(half, rel=0.05)
+
+
 def test_the_bootstrap_of_six_values_is_all_46656_resamples():
     x = np.array([0.0, 1.0, 2.0, 5.0, 6.0, 7.0])
     means = x[np.array(list(itertools.product(range(6), repeat=6)))].mean(1)
