@@ -18,10 +18,10 @@ from kvviz.results.attention import AnswerAttention
 from kvviz.results.causes import FOUND, Causes, WouldDo
 from kvviz.results.fork import Fork
 from kvviz.results.kept import KeptSet, everything, nearest, window_starts
-from kvviz.results.points import Point, Variant, answer_lines
+from kvviz.results.points import Point, Variant
 from kvviz.results.story import Story
 from kvviz.results.turns import Turn
-from kvviz.results.words import budget_name, budget_share
+from kvviz.results.words import answer_lines, budget_name, budget_share
 from kvviz.types import Mark, ModelInfo, Prompt
 
 if TYPE_CHECKING:

@@ -12,13 +12,10 @@ from kvviz.brief import brief
 from kvviz.errors import InputError
 from kvviz.identity import MethodRef
 from kvviz.results.kept import KeptSet
-from kvviz.results.words import budget_name, shortened
 
 # Where output errors are measured; the second where caches were cut while the answer was written.
 PROBE = "the full cache's answer tokens"
 PROBE_CUT = f"{PROBE}, on what each cache held then"
-
-MOST_LINES = 12  # answers in a repr
 
 
 @dataclass
@@ -160,16 +157,6 @@ class Point:
     def protected(self) -> np.ndarray:
         """Entries kept by rule, bool [L, Hkv, n]."""
         return self.kept.protected()
-
-
-def answer_lines(full: Variant, variants: Sequence[Variant]) -> list[str]:
-    """A line an answer, the full cache's first; what is too much for a look is counted."""
-    lines = [f"  full cache: {shortened(full.text, 60)!r}"]
-    for v in variants[:MOST_LINES]:
-        lines.append(f"  {v.label} at {budget_name(None, v.budget)}: {shortened(v.text, 60)!r}")
-    if len(variants) > MOST_LINES:
-        lines.append(f"  and {len(variants) - MOST_LINES} more answers: see to_frame()")
-    return lines
 
 
 def _rows(rows: Sequence[Any] | None) -> list[np.ndarray] | None:

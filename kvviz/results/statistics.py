@@ -103,8 +103,8 @@ def _means(sums: np.ndarray, counts: np.ndarray, seed: int) -> np.ndarray:
 
 @lru_cache(maxsize=16)
 def _means_of_many(rows: bytes, seed: int) -> np.ndarray:
-    """The same of (sum, count) rows, float64 [k, 2]. Equal clusters are drawn as one, which of verdicts leaves
-    a handful; of one comparison interval, p and words all ask for the same."""
+    """The same of (sum, count) rows, float64 [k, 2]. Equal clusters are drawn as one, which leaves a
+    handful of verdicts; of one comparison interval, p and words all ask for the same."""
     table = np.frombuffer(rows).reshape(-1, 2)
     k = len(table)
     table, alike = np.unique(table, axis=0, return_counts=True)

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvviz.results.points import Variant, answer_lines
+from kvviz.results.points import Variant
 from kvviz.results.verdict import judge
-from kvviz.results.words import shortened
+from kvviz.results.words import answer_lines, shortened
 from kvviz.types import QUESTION_AGNOSTIC
 
 if TYPE_CHECKING:

@@ -19,8 +19,10 @@ from kvviz.results.causes import FOUND
 
 if TYPE_CHECKING:
     from kvviz.results.comparison import Comparison
+    from kvviz.results.points import Variant
 
 MISSING = "–"
+MOST_LINES = 12  # answers in a repr
 
 
 def _half_up(x: float) -> int:
@@ -207,6 +209,16 @@ def budget_name(c: Comparison | None, k: float | int) -> str:
     if isinstance(k, int | np.integer) and not isinstance(k, bool):
         return "1 token" if k == 1 else f"{count(int(k))} tokens"
     return budget_share(float(k))
+
+
+def answer_lines(full: Variant, variants: Sequence[Variant]) -> list[str]:
+    """A line an answer, the full cache's first; what is too much for a look is counted."""
+    lines = [f"  full cache: {shortened(full.text, 60)!r}"]
+    for v in variants[:MOST_LINES]:
+        lines.append(f"  {v.label} at {budget_name(None, v.budget)}: {shortened(v.text, 60)!r}")
+    if len(variants) > MOST_LINES:
+        lines.append(f"  and {len(variants) - MOST_LINES} more answers: see to_frame()")
+    return lines
 
 
 def place(layer: int | None, head: int | None = None, token: int | None = None) -> str:
