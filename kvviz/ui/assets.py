@@ -1,4 +1,4 @@
-"""What the page needs besides Python: its modules and styles, and plotly.js of the plotly package.
+"""What the page needs besides Python: its modules in one file, its styles, and plotly.js.
 
 They are served below an address that names their content, so a browser keeps them for good and a new
 version is fetched at once. Every address is relative to the page: a proxy may add a path or a port.
@@ -13,62 +13,89 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
 from starlette.routing import Route
 
+from kvviz.ui.bundle import bundled
+
 STATIC = Path(__file__).with_name("static")
+VENDOR = Path(__file__).with_name("vendor")
 ROUTE = "kvviz-page"
 # What the page's modules may trigger: Gradio knows an event by its name in the component's script.
 EVENTS = ("run_form", "run_grid", "open_saved", "decode_more", "try_again", "find_cause", "branch",
           "ask_more", "calibrate", "stop_calibration", "stop_run")
 FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
+WHOLE_ONLY = "scattergl"  # the one kind of trace that a figure of ours has and the small plotly.js lacks
 
 
 @cache
-def modules() -> list[str]:
-    """The page's modules, as paths below STATIC."""
-    return sorted(path.relative_to(STATIC).as_posix() for path in STATIC.rglob("*.js"))
+def modules() -> dict[str, str]:
+    """The page's modules: {path below STATIC: source}."""
+    paths = sorted(STATIC.rglob("*.js"))
+    return {path.relative_to(STATIC).as_posix(): path.read_text(encoding="utf-8") for path in paths}
 
 
 @cache
-def base() -> str:
-    """The address of the modules, relative to the page."""
-    content = hashlib.sha256(b"".join((STATIC / name).read_bytes() for name in modules()))
-    return f"{ROUTE}/{content.hexdigest()[:12]}"
+def page_js() -> str:
+    """All modules as one, which exports `start` and, by their paths, the `modules`."""
+    return bundled(modules(), "main.js", "start")
 
 
 @cache
-def plotly_address() -> str:
-    """The address of plotly.js, relative to the page."""
-    import plotly
+def small_plotly_js() -> str:
+    """plotly.js without maps, 3D and WebGL: a third of the whole, and of the time a browser needs for it.
 
-    return f"{ROUTE}/plotly-{plotly.__version__}.js"
+    As published for plotly.js 4.1.1 (npm: plotly.js-cartesian-dist-min), MIT licence.
+    """
+    return (VENDOR / "plotly-cartesian.min.js").read_text(encoding="utf-8")
+
+
+@cache
+def plotly_js() -> str:
+    """The whole plotly.js as shipped with the installed plotly package."""
+    return (Path(str(files("plotly"))) / "package_data" / "plotly.min.js").read_text(encoding="utf-8")
+
+
+def _module(library: str) -> str:
+    """plotly.js as a module of its own, so no other plotly.js on the page can interfere."""
+    return f"const module = {{exports: {{}}}};\n{library}\nexport default module.exports;\n"
+
+
+@cache
+def _served() -> dict[str, str]:
+    """{address relative to the page: source} of all scripts."""
+    sources = {"page": page_js(), "plotly": _module(small_plotly_js()), "plotly-whole": _module(plotly_js())}
+    digest = {name: hashlib.sha256(source.encode()).hexdigest()[:12] for name, source in sources.items()}
+    return {f"{ROUTE}/{name}-{digest[name]}.js": source for name, source in sources.items()}
+
+
+def addresses() -> list[str]:
+    """Where the page's modules, the small and the whole plotly.js are, relative to the page."""
+    return list(_served())
 
 
 def routes() -> list[Any]:
-    """Routes that serve modules and plotly.js, for Gradio's `app_kwargs`."""
+    """Routes that serve the scripts, for Gradio's `app_kwargs`."""
 
-    async def plotly(request: Any) -> FileResponse:
-        return FileResponse(plotly_js(), media_type="text/javascript", headers=FOREVER)
+    def script_at(source: str) -> Any:
+        async def serve(request: Any) -> Response:
+            return Response(source, media_type="text/javascript", headers=FOREVER)
 
-    async def module(request: Any) -> Response:
-        name = request.path_params["name"]
-        if name not in modules():
-            return Response(status_code=404)
-        return FileResponse(STATIC / name, media_type="text/javascript", headers=FOREVER)
+        return serve
 
     # Routes, no mounted folder: that would look for its files below a proxy's path.
-    return [Route(f"/{plotly_address()}", plotly), Route(f"/{base()}/{{name:path}}", module)]
+    return [Route(f"/{address}", script_at(source)) for address, source in _served().items()]
 
 
 @cache
 def script() -> str:
     """The body of `js_on_load`: it starts the page's modules with what Gradio hands over."""
+    page, small, whole = addresses()
     return f"""
 const at = path => new URL(path, document.baseURI).href;
 const events = {json.dumps(EVENTS)};
-import(at({json.dumps(base() + "/main.js")})).then(page => page.start({{
-  element, props, server, plotlyUrl: at({json.dumps(plotly_address())}),
+import(at({json.dumps(page)})).then(page => page.start({{
+  element, props, server, plotly: {{small: at({json.dumps(small)}), whole: at({json.dumps(whole)})}},
   trigger: (event, data) => {{ if (events.includes(event)) trigger(event, data); }},
 }}));
 """
@@ -76,10 +103,10 @@ import(at({json.dumps(base() + "/main.js")})).then(page => page.start({{
 
 @cache
 def head() -> str:
-    """Styles, and what is fetched early: every module at once, and plotly.js, the largest file."""
-    links = "".join(f'<link rel="modulepreload" href="{base()}/{name}">' for name in modules())
-    early = f"window.kvPlotly = fetch('{plotly_address()}').then(r => r.ok ? r.text() : '').catch(() => '');"
-    return f"<style>{style()}</style>{links}<script>{early}</script>"
+    """Styles, and what is fetched early: the page's modules, and plotly.js, which is read meanwhile."""
+    page, small, _ = addresses()
+    links = "".join(f'<link rel="modulepreload" href="{address}">' for address in (page, small))
+    return f"<style>{style()}</style>{links}"
 
 
 @cache
@@ -89,8 +116,3 @@ def style() -> str:
 
     sheets = ("kvviz.css", "cause.css", "story.css", "evidence.css")  # later rules go before earlier ones
     return "\n".join([css(), *((STATIC / name).read_text(encoding="utf-8") for name in sheets)])
-
-
-def plotly_js() -> Path:
-    """plotly.js as shipped with the installed plotly package: nothing is fetched from elsewhere."""
-    return Path(str(files("plotly"))) / "package_data" / "plotly.min.js"

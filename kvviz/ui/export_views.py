@@ -86,6 +86,6 @@ def _write(c: Comparison, chosen: Chosen, kind: str, target: Path) -> None:
     else:
         from kvviz.exports import report_html
 
-        plotly = assets.plotly_js().read_text(encoding="utf-8")
+        plotly = assets.plotly_js()
         report = report_html(c, plotly, chosen.a, chosen.b, chosen.budget)
         target.write_text(report, encoding="utf-8")

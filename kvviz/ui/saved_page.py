@@ -3,12 +3,9 @@ to what a story asks."""
 
 from __future__ import annotations
 
-import base64
 import html
 import itertools
 import json
-import posixpath
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -37,7 +34,6 @@ _READS: dict[str, dict[str, tuple[str, ...]]] = {
 _FIELDS = (*_ANSWER, "tok", "layer", "head", "grain")
 _SIDES = {row.id for row in FIGURES if row.sides}
 _MAPS = {row.id for row in FIGURES if "range" in row.reads}
-_IMPORT = re.compile(r"""(\bfrom\s+|\bimport\s+)'(\.{1,2}/[^']+)'""")
 
 
 def page_html(c: Comparison, view: Opening | None = None) -> str:
@@ -56,18 +52,19 @@ def page_html(c: Comparison, view: Opening | None = None) -> str:
     replies = list(_replies(run, first, steps))
     tabs = [tab for tab in TABS if any(one["view"] in _figures(tab) for one in replies)]
     boot = {"stored": [{"id": run.id, "title": title}], "methods": {}, "tabs": tabs}
-    library = assets.plotly_js().read_text(encoding="utf-8").replace("</script", "<\\/script")
+    whole = any(assets.WHOLE_ONLY in one["reply"].get("figure", "") for one in replies)
+    library = assets.plotly_js() if whole else assets.small_plotly_js()
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{html.escape(title)}</title><style>{assets.style()}</style>"
-        f'<script type="importmap">{_inert({"imports": _modules()})}</script></head>\n'
+        f"<title>{html.escape(title)}</title><style>{assets.style()}</style></head>\n"
         '<body class="kv-saved"><div class="gradio-container"><main><div id="kv-head" class="kv"></div>'
         '<div id="kv-app" class="kv" aria-busy="true"></div></main></div>\n'
-        f'<script type="text/plain" id="plotly">{library}</script>\n'
+        f'<script id="plotly">{{const module = {{exports: {{}}}};\n{_code(library)}\n'
+        "window.kvPlotly = module.exports;}</script>\n"
         f'<script type="application/json" id="boot">{_inert(boot)}</script>\n'
         f'<script type="application/json" id="replies">{_inert(replies)}</script>\n'
-        f'<script type="module">{_START}</script>\n</body></html>\n'
+        f'<script type="module">{_code(assets.page_js())}{_START}</script>\n</body></html>\n'
     )
 
 
@@ -77,32 +74,20 @@ const follow = () => document.body.classList.toggle('dark', dark.matches);
 follow();
 dark.addEventListener('change', follow);
 const text = id => document.getElementById(id).textContent;
-window.kvPlotly = Promise.resolve(text('plotly'));
-const [page, {savedServer}] = await Promise.all([import('kvviz/main.js'), import('kvviz/lib/saved.js')]);
-page.start({element: document, props: {boot: text('boot')}, trigger: () => {}, plotlyUrl: '', offline: true,
-  server: savedServer(JSON.parse(text('replies')))});
+start({element: document, props: {boot: text('boot')}, trigger: () => {}, offline: true,
+  server: modules['lib/saved.js'].savedServer(JSON.parse(text('replies')))});
 """
+
+
+def _code(source: str) -> str:
+    """A script that may stand inside a <script>: the end tag occurs in it in texts only."""
+    return source.replace("</script", "<\\/script")
 
 
 def _inert(value: Any) -> str:
     """JSON that may stand inside a <script>, whatever the texts in it are."""
     written = json.dumps(value, allow_nan=False, separators=(",", ":"))
     return written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
-
-
-def _modules() -> dict[str, str]:
-    """{name: address that holds the module itself}: relative imports have no place to be relative to."""
-    found = {}
-    for name in assets.modules():
-        source = (assets.STATIC / name).read_text(encoding="utf-8")
-        folder = posixpath.dirname(name)
-
-        def absolute(match: re.Match[str], folder: str = folder) -> str:
-            return f"{match[1]}'kvviz/{posixpath.normpath(posixpath.join(folder, match[2]))}'"
-
-        code = base64.b64encode(_IMPORT.sub(absolute, source).encode()).decode()
-        found[f"kvviz/{name}"] = f"data:text/javascript;base64,{code}"
-    return found
 
 
 def _figures(tab: str) -> dict[str, tuple[str, ...]]:

@@ -108,9 +108,9 @@ def served(chromium_path, serve):
 # Opens the page at another address without loading it, once what was asked for before has come.
 OPEN_AGAIN = r"""async query => {
   const link = document.querySelector('link[rel=modulepreload][href*="kvviz-page"]');
-  const base = link.href.replace(/(\/kvviz-page\/\w+\/).*/, '$1');
-  const [{openRun}, {readLink}, {page}] = await Promise.all(
-    ['views/opening.js', 'lib/link.js', 'lib/page.js'].map(name => import(base + name)));
+  const {modules} = await import(link.href);
+  const {openRun} = modules['views/opening.js'], {readLink} = modules['lib/link.js'];
+  const {page} = modules['lib/page.js'];
   if (!page.server.counted) {
     const ask = page.server.ask;
     page.server = {counted: true, open: 0, async ask(...args) {

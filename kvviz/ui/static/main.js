@@ -3,8 +3,9 @@ import {h, put} from './lib/dom.js';
 import {readLink} from './lib/link.js';
 import {banner, live, page} from './lib/page.js';
 import {showPage} from './lib/pages.js';
-import {plotly} from './lib/plotly.js';
+import {library} from './lib/plotly.js';
 import {S} from './lib/state.js';
+import {findingBox, statusLine} from './lib/status.js';
 import {buildTabs, showTab, tabs} from './lib/tabs.js';
 import {buildAnswers} from './views/answers.js';
 import {buildBar} from './views/bar.js';
@@ -13,11 +14,11 @@ import {buildCause} from './views/cause.js';
 import {buildDocument} from './views/document.js';
 import {buildEffect} from './views/effect.js';
 import {buildEvidence, openSweep} from './views/evidence.js';
-import {findingBox} from './views/finding.js';
+import './views/finding.js';
 import {mountHead} from './views/head.js';
 import {buildKept} from './views/kept.js';
 import {buildForm} from './views/form.js';
-import {emptyPage, openRun, statusLine} from './views/opening.js';
+import {emptyPage, openRun} from './views/opening.js';
 import {liveBox} from './views/run.js';
 import {buildSteps} from './views/steps.js';
 import {buildStory} from './views/story.js';
@@ -28,11 +29,10 @@ import {buildTry} from './views/tryit.js';
 import {buildWhy} from './views/why.js';
 
 // `offline`: the page of a saved file (lib/saved.js), whose boot names the tabs it holds.
-export function start({element, props, server, trigger, plotlyUrl, offline = false}) {
+export function start({element, props, server, trigger, plotly, offline = false}) {
   const boot = {stored: [], methods: {}, ...JSON.parse(props.boot || '{}')};
-  Object.assign(page, {app: element.querySelector('#kv-app'), boot, server, trigger, plotly: plotlyUrl,
-    offline});
-  plotly().catch(() => {});  // 5 MB of script: read while the run is asked for
+  Object.assign(page, {app: element.querySelector('#kv-app'), boot, server, trigger, plotly, offline});
+  library().catch(() => {});  // read while the run is asked for
   const {views, under} = buildTabs([['kept', 'Kept', ...buildKept()], ['why', 'Why', ...buildWhy()],
     ['cause', 'Cause', buildCause()],
     ['effect', 'Effect', ...buildEffect()], ['sweep', 'Sweep', buildSweep()], ['try', 'Try it', buildTry()],

@@ -2,7 +2,8 @@
 import {debounce, h, put} from './dom.js';
 import {S, refreshAll} from './state.js';
 
-export const page = {app: null, boot: {}, server: null, trigger: null, plotly: '',
+export const page = {app: null, boot: {}, server: null, trigger: null,
+  plotly: {},  // where plotly.js is, small and whole
   offline: false};  // a page saved as a file: it knows the views of its story, and nobody answers
 
 // Polite announcements for screen readers.

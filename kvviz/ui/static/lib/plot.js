@@ -2,7 +2,7 @@
 import {fileName, h, narrow, put, save} from './dom.js';
 import {keys} from './keys.js';
 import {legendBar, legendKey} from './legend.js';
-import {css, plotly, resolve} from './plotly.js';
+import {css, library, resolve} from './plotly.js';
 
 const AXIS = /^[xy]axis\d*$/;
 const STAGE_TYPE = 16;  // px: it is read from the last row
@@ -30,7 +30,7 @@ export class Plot {
 
   async paint() {
     if (!this.spec || !this.host.isConnected || !this.host.clientWidth) return;
-    const Plotly = await plotly();
+    const Plotly = await library(this.spec.data);
     await new Promise(done => setTimeout(done));  // what has come meanwhile is shown before this is laid out
     const {data, layout} = resolve({data: this.spec.data, layout: this.spec.layout});
     this.base = layout.shapes || [];
@@ -59,6 +59,11 @@ export class Plot {
     const before = this.width;
     this.width = this.host.clientWidth;  // `fit` has nothing left to do for it
     this.quiet += 1;
+    if (this.drawer && this.drawer !== Plotly) {
+      this.drawer.purge(this.host);
+      this.wired = false;
+    }
+    this.drawer = Plotly;
     await Plotly.react(this.host, data, layout, {displayModeBar: false, responsive: false, scrollZoom: false,
       doubleClick: this.onReset ? false : 'reset', ...this.spec.config});
     this.quiet -= 1;
@@ -137,9 +142,8 @@ export class Plot {
   }
 
   async relayout(change) {
-    const Plotly = await plotly();
     this.quiet += 1;
-    await Plotly.relayout(this.host, change);
+    await this.drawer.relayout(this.host, change);
     this.quiet -= 1;
   }
 
@@ -162,14 +166,13 @@ export class Plot {
   }
 
   async image(format, name) {
-    const Plotly = await plotly();
     const data = this.host.data.map(t => t.marker?.colorbar ? {...t, marker: {...t.marker, showscale: true}}
       : t.colorbar ? {...t, showscale: true} : t);
     const height = this.host.clientHeight + 30;
     const figure = {data, layout: {...this.host.layout, ...this.forImage, width: undefined, height,
       paper_bgcolor: css('page')}};
-    const still = await Plotly.toImage(figure, {format, width: Math.max(900, this.host.clientWidth), height,
-      scale: format === 'png' ? 2 : 1});
+    const width = Math.max(900, this.host.clientWidth), scale = format === 'png' ? 2 : 1;
+    const still = await this.drawer.toImage(figure, {format, width, height, scale});
     save(fileName(name, format), await (await fetch(still)).blob());
   }
 }

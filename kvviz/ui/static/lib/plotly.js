@@ -2,18 +2,17 @@
 // variables here, and again when the theme changes.
 import {page} from './page.js';
 
-let loading = null;
-// evaluated with a private `module`, so no other plotly.js on the page can interfere
-export function plotly() {
-  loading ??= Promise.resolve(window.kvPlotly).then(early => early || fetch(page.plotly).then(reply => {
-    if (!reply.ok) throw new Error('plotly.js is missing');
-    return reply.text();
-  })).then(source => {
-    const m = {exports: {}};
-    new Function('module', 'exports', source)(m, m.exports);
-    return m.exports;
+const WHOLE_ONLY = 'scattergl';  // the small plotly.js has no WebGL
+const loading = {};  // {small or whole: its promise}
+
+// The plotly.js for these traces: the small one wherever it can draw them. A saved page holds what it needs.
+export function library(traces = []) {
+  if (page.offline) return Promise.resolve(window.kvPlotly);
+  const which = traces.some(t => t.type === WHOLE_ONLY) ? 'whole' : 'small';
+  return loading[which] ??= import(page.plotly[which]).then(m => m.default, error => {
+    delete loading[which];  // the next figure asks again
+    throw error;
   });
-  return loading;
 }
 
 export const css = name => getComputedStyle(document.body).getPropertyValue(`--kv-${name}`).trim();

@@ -92,6 +92,9 @@ function tooSlow(view) {
 
 export const refreshSeen = () => views.forEach(view => refresh(view));
 
+// What every view shows is of before; those that can be seen are asked for with `refreshSeen`.
+export const forgetAll = () => views.forEach(view => { view.dirty = true; });
+
 export function refreshAll() {
   for (const view of views) redo(view);
 }

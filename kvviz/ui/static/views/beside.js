@@ -6,10 +6,10 @@ import {myRuns} from '../lib/mine.js';
 import {ask, page} from '../lib/page.js';
 import {Panel} from '../lib/panel.js';
 import {S, addView, choose, touch} from '../lib/state.js';
+import {tellStatus} from '../lib/status.js';
 import {showTab} from '../lib/tabs.js';
 import {VERDICTS} from './answers.js';
 import {savedRun} from './form_settings.js';
-import {tellStatus} from './opening.js';
 
 const TAB = 'beside';
 let other = null;  // {id, meta} of the second run

@@ -7,12 +7,12 @@ import {S} from '../lib/state.js';
 export const docBox = h('div', {class: 'kv-doc-text', id: 'kv-doc-text', tabindex: 0, role: 'application',
   'aria-roledescription': 'text', 'aria-label': 'Document: arrows move by word, Enter selects'});
 const BLOCK = 600;  // characters, about; split at a line end where there is one
-export let blocks = [];
+export const blocks = [];
 let crossed = new Set();  // tokens that are crossed out
 
 // Blocks end at a token border, so no word is cut in two.
 export function cutBlocks(d) {
-  blocks = [];
+  blocks.length = 0;
   let first = 0, from = 0;
   const last = d.starts.length - 1;
   for (let i = 0; i <= last; i += 1) {

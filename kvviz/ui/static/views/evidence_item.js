@@ -1,7 +1,8 @@
 // An item of a sweep in the lenses: its kept run, else the form filled with it.
 import {h} from '../lib/dom.js';
 import {showPage} from '../lib/pages.js';
-import {openRun, openSetup, tellStatus} from './opening.js';
+import {tellStatus} from '../lib/status.js';
+import {openRun, openSetup} from './opening.js';
 import {EV, askSweep} from './evidence_state.js';
 import {fillForm} from './form.js';
 

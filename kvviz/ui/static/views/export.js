@@ -3,8 +3,8 @@ import {fileName, h, save} from '../lib/dom.js';
 import {fmt} from '../lib/format.js';
 import {ask} from '../lib/page.js';
 import {S, label} from '../lib/state.js';
+import {tellStatus} from '../lib/status.js';
 import {story} from '../lib/story.js';
-import {tellStatus} from './opening.js';
 
 const EXPORTS = [['zip', 'Whole run (.zip)'], ['npz', 'Kept masks (.npz)'], ['html', 'Report (.html)'],
   ['page', 'Page with its story (.html)'], ['py', 'Python lines (.py)']];

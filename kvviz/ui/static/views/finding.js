@@ -3,10 +3,8 @@ import {h, put} from '../lib/dom.js';
 import {fmt} from '../lib/format.js';
 import {ask} from '../lib/page.js';
 import {S, addView, choose, label} from '../lib/state.js';
+import {findingBox} from '../lib/status.js';
 import {jobLine, startJob} from './run.js';
-
-export const findingBox = h('section', {class: 'kv-finding', id: 'kv-finding', 'aria-label': 'Finding',
-  'aria-live': 'polite', tabindex: -1});
 
 // "M1" and method names inside a finding are buttons: the sentence is a way into the picture.
 function linked(sentence) {
@@ -33,9 +31,8 @@ addView({id: 'finding', reads: ['run', 'a', 'b', 'budget'], el: findingBox, asyn
 }});
 
 // B with A's settings, where they differ: chosen where the run has it, else decoded.
-let sameLine = null;  // made late: this module and that of runs know each other
+const sameLine = jobLine();
 function sameButton(same) {
-  sameLine ??= jobLine();
   if (!same) return sameLine;
   const take = () => {
     if (same.held) choose({b: same.method}, 'finding');

@@ -1,8 +1,8 @@
 // What is folded away in the form: model, answer length, sampling, settings for all methods, saved runs.
 import {h} from '../lib/dom.js';
 import {NOT_SENT, page, sent} from '../lib/page.js';
+import {tellStatus} from '../lib/status.js';
 import {variantField} from './form_methods.js';
-import {tellStatus} from './opening.js';
 
 const inputs = {};  // field of the server -> its control
 

@@ -3,18 +3,10 @@ import {h, put} from '../lib/dom.js';
 import {fitted} from '../lib/link.js';
 import {forget} from '../lib/mine.js';
 import {ask, page} from '../lib/page.js';
-import {S, refreshAll, setSelection} from '../lib/state.js';
+import {S, forgetAll, setSelection} from '../lib/state.js';
+import {findingBox, tellStatus} from '../lib/status.js';
 import {showTab, tabs} from '../lib/tabs.js';
 import {loadText, scrollToToken, shade} from './document.js';
-import {findingBox} from './finding.js';
-
-export const statusLine = h('p', {class: 'kv-status', hidden: true, role: 'status'});
-
-export function tellStatus(message, failed = false) {
-  put(statusLine, message || '');
-  statusLine.className = `kv-status${failed ? ' kv-failed' : ''}`;
-  statusLine.hidden = !message;
-}
 
 let opening = 0;
 export async function openRun(id, wanted, tab) {
@@ -39,8 +31,8 @@ export async function openRun(id, wanted, tab) {
   setSelection(sel, 'open', []);
   document.dispatchEvent(new CustomEvent('kv:run'));
   if (told.length) tellStatus(told.join(' '));
-  showTab(tab || S.tab);
-  refreshAll();
+  forgetAll();
+  showTab(tab || S.tab);  // asks for what can be seen
   await loadText();
   if (turn !== opening || !S.doc) return;
   await shade();

@@ -3,9 +3,9 @@ import {h, progressBar, put, reveal} from '../lib/dom.js';
 import {fmt} from '../lib/format.js';
 import {alive, ask, connection, page} from '../lib/page.js';
 import {S} from '../lib/state.js';
+import {findingBox, tellStatus} from '../lib/status.js';
 import {showCalibration, showUnavailable} from './calibration.js';
-import {findingBox} from './finding.js';
-import {openRun, tellStatus} from './opening.js';
+import {openRun} from './opening.js';
 
 const WAITING = {state: 'running', number: 1, of: 5, title: 'Waiting for its turn', message: ''};
 const LOST = 'The server does not answer, so nothing was started. Try again when the connection is back.';

@@ -3,8 +3,8 @@ import {h, narrow, put, reveal, sleep} from '../lib/dom.js';
 import {fitted} from '../lib/link.js';
 import {page} from '../lib/page.js';
 import {S, choose, working} from '../lib/state.js';
+import {tellStatus} from '../lib/status.js';
 import {showTab} from '../lib/tabs.js';
-import {tellStatus} from './opening.js';
 
 export const strip = h('section', {class: 'kv-tour', id: 'kv-tour', hidden: true});
 export const home = h('div', {}, strip);
