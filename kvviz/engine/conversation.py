@@ -31,6 +31,7 @@ from kvviz.engine.tokens import encode
 from kvviz.engine.trace import Trace, needs_of, prefill_events
 from kvviz.engine.trials import Kept
 from kvviz.errors import Cancelled, InputError
+from kvviz.identity import shown
 from kvviz.methods import parse_method
 from kvviz.models import Model
 from kvviz.results.comparison import Comparison, Variant
@@ -39,6 +40,9 @@ from kvviz.types import QUESTION_AGNOSTIC, Event, Prompt
 
 _PIECE = 256  # tokens of earlier turns fed at once
 _EVENT_SECONDS = 0.2
+EVICTING = (
+    "A run that evicts while generating takes no further questions. Run it without evicting while generating."
+)
 
 
 class Conversation:
@@ -92,10 +96,7 @@ def ask_stream(
     if is_blank(question):
         raise InputError("Ask a question about the document.")
     if Ask.of_settings(comparison.settings).evict_every is not None:
-        raise InputError(
-            "This run evicts while generating; further questions are asked of runs that do not. Run it again "
-            "without evicting while generating."
-        )
+        raise InputError(EVICTING)
     variants = [v for v in comparison.variants if v.selection is not None and not v.made]
     variants = [v for v in variants if v.finished not in ("", "cancelled")]
     for turn in [] if fresh else chain(comparison.turns)[1]:
@@ -115,12 +116,41 @@ def ask_more(stream: Iterator[Event]) -> Comparison:
     return result_of(stream)
 
 
-def checked_questions(given: Iterable[str | Sequence[str | None]]) -> list[tuple[str, str | None]]:
-    """(question, expected answer or None) of each, given alone or as such a pair; InputError for a blank."""
-    pairs = [(one, None) if isinstance(one, str) else (one[0], one[1]) for one in given]
-    if any(is_blank(readable(question)[0]) for question, _ in pairs):
-        raise InputError("One of the questions is blank.")
-    return [(str(question), expected) for question, expected in pairs]
+def checked_questions(
+    model: Model, prompt: Prompt, ask: Ask, given: Iterable[str | Sequence[str | None]]
+) -> list[tuple[str, str | None]]:
+    """(question, expected answer or None) of each, given alone or as such a pair. InputError for one that
+    cannot be asked of the compressed document, before that is read."""
+    asked = question_pairs(given)
+    if asked and ask.evict_every is not None:
+        raise InputError(EVICTING)
+    most = model.info.max_tokens
+    for question, _ in asked:
+        more = len(tokens_of(model, prompt, question, fresh=True))
+        total = prompt.n_compressible + more + ask.max_new_tokens
+        if total > most:
+            raise InputError(
+                f"With the question {shown(question)} the model would read {total:,} tokens; {model.id} "
+                f"reads {most:,}. Shorten it."
+            )
+    return asked
+
+
+def question_pairs(given: Iterable[str | Sequence[str | None]]) -> list[tuple[str, str | None]]:
+    """Further questions, each alone or with its expected answer, as such pairs; InputError for other things
+    and for a blank."""
+    pairs = []
+    for one in given:
+        match (one, None) if isinstance(one, str) else one:
+            case [str(question), (str() | None) as expected]:
+                pairs.append((question, Ask(expected=expected).expected))
+            case _:
+                raise InputError(
+                    f"A question is one text, or one with its expected answer, not {shown(one)}."
+                )
+        if is_blank(readable(question)[0]):
+            raise InputError("One of the questions is blank.")
+    return pairs
 
 
 def with_questions(
@@ -136,14 +166,15 @@ def with_questions(
     if last is None or last.result is None:
         return
     result = last.result
-    for question, expected in questions:
+    for number, (question, expected) in enumerate(questions, 1):
         if cancel is not None and cancel.is_set():
             break
         for event in ask_stream(
             model, result, question, expected=expected, fresh=True, scored=last.scored, cancel=cancel
         ):
             if event.result is None:
-                yield event
+                message = f"Further question {number} of {len(questions)}: {event.message}"
+                yield dataclasses.replace(event, message=message)
         result = event.result
     yield dataclasses.replace(last, result=result)
 

@@ -74,7 +74,7 @@ def compare_stream(
         scored = Scored(trace)
     held = None if scored is None else scored.trace
     plan = make_plan(model, prompt, ask, selections=selections, trace=held, limits=limits)
-    asked = checked_questions(questions)
+    asked = checked_questions(model, prompt, ask, questions)
     stream = _Run(model, prompt, plan, scored, cancel).events()
     if asked:
         stream = with_questions(stream, model, asked, cancel)

@@ -62,10 +62,13 @@ class Times:
         """About how many tokens a document of so many characters has."""
         return self.tokens * characters / self.characters
 
-    def expected(self, characters: int, methods: int, answers: int, new_tokens: int) -> float:
-        """Seconds of a run of the same model on the same machine."""
+    def expected(
+        self, characters: int, methods: int, answers: int, new_tokens: int, questions: int = 1
+    ) -> float:
+        """Seconds of a run of the same model on the same machine; all caches answer every question."""
         longer = characters / self.characters
         scale = dict.fromkeys(_READING, longer)
-        scale |= dict.fromkeys(_WRITING, (answers + 1) / (self.answers + 1) * new_tokens / self.new_tokens)
+        written = questions * (answers + 1) * new_tokens
+        scale |= dict.fromkeys(_WRITING, written / ((self.answers + 1) * self.new_tokens))
         scale |= dict.fromkeys(_LOOKING, longer * methods / self.methods)
         return sum(scale[stage] * taken for stage, taken in self.seconds.items() if stage in scale)

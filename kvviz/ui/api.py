@@ -36,6 +36,7 @@ def compare_endpoint(desk: Desk) -> Callable[..., Iterator[dict]]:
         thinking: bool = False,
         turns: list[dict] | None = None,
         raw: str = "",
+        questions: list[Any] | None = None,
         request: gr.Request | None = None,
     ) -> Iterator[dict]:
         """Compare cache eviction methods on one document and question.
@@ -57,6 +58,7 @@ def compare_endpoint(desk: Desk) -> Callable[..., Iterator[dict]]:
             thinking: let a model that can think before it answers.
             turns: turns before the document's, [{"role": "user" or "assistant", "content": text}].
             raw: the whole prompt as one text with {document} and {question} in it, or "".
+            questions: further ones to the same compressed document, each a text or [text, expected answer].
 
         Returns:
             {"answers": [one row an answer], "comparison": the saved form as JSON} or
@@ -66,7 +68,7 @@ def compare_endpoint(desk: Desk) -> Callable[..., Iterator[dict]]:
             ask = asks.request(
                 desk.limits, document=document, question=question, methods=methods, budgets=budgets,
                 expected=expected, model=model, protocol=protocol, max_new_tokens=max_new_tokens, seed=seed,
-                system=system, framing=asks.framing_of(
+                system=system, questions=questions, framing=asks.framing_of(
                     cue=cue, template=template, thinking=thinking, turns=turns, raw=raw
                 ),
             )  # fmt: skip

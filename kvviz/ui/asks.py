@@ -27,6 +27,7 @@ class Request(Ask):
     protocol: str = "question-aware"
     system: str | None = None
     framing: Framing = Framing()
+    questions: tuple[tuple[str, str | None], ...] = ()  # further ones, each with its expected answer
     lenses: bool = True  # also what the views need at every stop of the slider
 
     @property
@@ -85,6 +86,7 @@ def form_request(limits: Settings | None = None, **given: Any) -> Request:
         protocol=given.get("protocol"),
         system=given.get("system"),
         framing=framing_of(**{f.name: given.get(f.name) for f in fields(Framing)}),
+        questions=given.get("questions"),
         methods=methods,
         budgets=percent_budgets(given.get("budgets")),
         options=options,
@@ -145,12 +147,38 @@ def request(limits: Settings | None = None, **given: Any) -> Request:
     if limits is not None:
         texts = ("document", "question", "system", "expected")
         check_text(limits, **{name: given[name] for name in texts if isinstance(given.get(name), str)})
+    given["questions"] = _questions(given.get("questions", ()), given.get("evict_every"), limits)
     given["system"] = given.get("system", "").strip() or None
     given["model"] = model_name(given.get("model", "")) or Request.model
     for name, known in (("protocol", PROTOCOLS), ("dtype", DTYPES)):
         if given.get(name, known[0]) not in known:
             raise InputError(f"There is no {name} {shown(given[name])}. Choose from: {', '.join(known)}.")
     return check(Request(**given), limits)
+
+
+MOST_QUESTIONS = 20  # asked beside the first one in one run
+
+
+def _questions(
+    given: Any, evict_every: Any, limits: Settings | None
+) -> tuple[tuple[str, str | None], ...]:
+    """Further questions to the compressed document, each a text or one with its expected answer."""
+    from kvviz.engine.conversation import EVICTING, question_pairs
+
+    if not isinstance(given, list | tuple):
+        raise InputError(f"Further questions are a list of texts, not {shown(given)}.")
+    if len(given) > MOST_QUESTIONS:
+        raise InputError(
+            f"{len(given):,} further questions are asked; up to {MOST_QUESTIONS} are answered in one run "
+            "here. Leave some out, or ask them afterwards."
+        )
+    pairs = tuple(question_pairs(given))
+    if pairs and evict_every is not None:
+        raise InputError(EVICTING)
+    if limits is not None:
+        for question, expected in pairs:
+            check_text(limits, question=question, expected=expected or "")
+    return pairs
 
 
 MOST_WORDS = 10_000  # characters of a question, a system message, an expected answer

@@ -29,6 +29,7 @@ def _run_seconds(key: Key, ask: Request, into: Comparison | None) -> int:
     tokens = len(ask.document) // 3 if into is None else len(into.prompt.input_ids)
     again = bool({"repeat", "column_sums"} & needs_of(ask.methods, ask.options))
     waves = 1 + len(ask.methods) * len(ask.budgets) // 16
+    waves *= 1 + (len(ask.questions) if into is None else 0)
     return _seconds(model, tokens * (3 if again else 1), waves * ask.max_new_tokens * 3 // 2)
 
 
@@ -60,7 +61,8 @@ def _compare(
         prompt = _same(model, into)
     held = traces.find(model, prompt, needs_of(ask.methods, ask.options)) if traces is not None else None
     events = kvviz.compare_stream(
-        model, prompt, ask=ask.plain, cancel=cancel, scored=held, limits=settings()
+        model, prompt, ask=ask.plain, cancel=cancel, scored=held, limits=settings(),
+        questions=ask.questions if into is None else (),  # what is added to a run answers its first one
     )
     yield from _kept(events, traces)
 

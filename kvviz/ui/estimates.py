@@ -51,7 +51,10 @@ class Estimates:
         if told["answers"] and told["answers"] <= self.limits.max_variants and tokens <= most:
             wanted = args.get("max_new_tokens")
             steps = int(wanted) if isinstance(wanted, int | float) and wanted >= 1 else 1
-            told["seconds"] = ratio * times.expected(len(text), len(named), told["answers"], steps)
+            questions = 1 + len(_listed(args.get("questions")))
+            told["seconds"] = ratio * times.expected(
+                len(text), len(named), told["answers"], steps, questions
+            )
         return told
 
     def of_texts(self, ask: asks.Request, lengths: Sequence[int]) -> list[float] | None:

@@ -12,14 +12,14 @@ from kvviz.methods.own import source_of
 from kvviz.methods.spec import GROUPS
 from kvviz.settings import Settings
 from kvviz.types import DTYPES
-from kvviz.ui.asks import Request
+from kvviz.ui.asks import MOST_QUESTIONS, Request
 from kvviz.ui.chosen import Chosen
 from kvviz.ui.runs import Run
 from kvviz.ui.views import view
 
 NAMES = (
-    "document", "question", "expected", "protocol", "methods", "budgets", "variants", "model", "dtype",
-    "max_new_tokens", "window", "system", "controlled", "evict_every", "temperature", "top_p", "seed",
+    "document", "question", "expected", "questions", "protocol", "methods", "budgets", "variants", "model",
+    "dtype", "max_new_tokens", "window", "system", "controlled", "evict_every", "temperature", "top_p", "seed",
     "cue", "template", "thinking", "turns", "raw",
 )  # fmt: skip
 FIRST_METHODS = ("snapkv", "criticalkv", "keydiff", "streaming_llm")
@@ -57,6 +57,7 @@ def form(engine: Any, limits: Settings) -> dict[str, Any]:
         "any_model": not limits.public,
         "decodes": [spec.label for spec in specs if spec.decodes],
         "most_new_tokens": min(256, limits.max_new_tokens),
+        "most_questions": MOST_QUESTIONS,
         "most_bytes": limits.max_upload_bytes,
         "examples": [
             {"title": e.title, "document": e.document, "question": e.questions[0].question,

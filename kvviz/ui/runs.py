@@ -13,6 +13,7 @@ import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -56,6 +57,7 @@ class Run:
                 document=c.prompt.document, question=c.prompt.question, system=c.prompt.system,
                 protocol=c.prompt.protocol, model=c.model.id, dtype=c.model.dtype,
                 framing=c.prompt.framing,
+                questions=tuple((t.question, t.expected) for t in takewhile(lambda t: t.fresh, c.turns)),
             )  # fmt: skip
         return made.of([m for m in c.methods if self.asked_for(m)], c.budgets, lenses=True)
 

@@ -8,7 +8,7 @@ from kvviz.results import words as text
 from kvviz.results.answers import VERDICTS, differing_words
 from kvviz.results.comparison import Comparison, Variant
 from kvviz.results.times import turn_seconds
-from kvviz.results.turns import Turn, mean_kl, words
+from kvviz.results.turns import Turn, mean_kl, rows, words
 from kvviz.results.verdict import judge
 from kvviz.ui.chosen import Chosen
 from kvviz.ui.runs import Run
@@ -21,15 +21,51 @@ def turns(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
     c = run.comparison
     return {
         "turns": [_turn(c, turn, chosen) for turn in c.turns],
+        "table": _table(c, chosen),
         "words": words(c),
         "seconds": turn_seconds(c),
         "asked_at": [text.budget_name(c, b) for b in c.budgets],
     }
 
 
-def _turn(c: Comparison, turn: Turn, chosen: Chosen) -> dict[str, Any]:
+def _table(c: Comparison, chosen: Chosen) -> dict[str, Any] | None:
+    """Verdict and KL of each cache at this budget on every question, the run's own first; None where one
+    further question alone says as much."""
+    if len(c.turns) < 2:
+        return None
+    found = {(row["method"], row["budget"], row["number"]): row for row in rows(c)}
+    caches = [v for v in [c.full, *(c.variant(m, _budget(c, chosen)) for m in c.methods)] if v is not None]
+    numbers = range(1 + len(c.turns))
+    return {
+        "questions": [c.prompt.question, *(turn.question for turn in c.turns)],
+        "rows": [
+            _row(v is c.full, v.label if v is c.full else text.label(c, v.method),
+                 [found.get((v.method, v.budget, number)) for number in numbers])
+            for v in caches
+        ],
+    }  # fmt: skip
+
+
+def _row(full: bool, label: str, answers: list[dict[str, Any] | None]) -> dict[str, Any]:
+    """What one cache answered; None for a question that was asked before the cache was made."""
+    verdicts = [one["verdict"] for one in answers if one and one["verdict"] in ("right", "wrong")]
+    cells = [
+        one and {"text": one["text"], "verdict": one["verdict"],
+                 "kl": "" if full else f"KL {text.kl(one['mean_kl'])}"}
+        for one in answers
+    ]  # fmt: skip
+    right = f"{verdicts.count('right')} of {len(verdicts)} right" if verdicts else ""
+    return {"label": label, "cells": cells, "right": right}
+
+
+def _budget(c: Comparison, chosen: Chosen) -> float | int:
+    """The budget whose answers are shown: the nearest at which A was decoded."""
     decoded = c.variant(chosen.a, chosen.budget)
-    budget = chosen.budget if decoded is None else decoded.budget
+    return chosen.budget if decoded is None else decoded.budget
+
+
+def _turn(c: Comparison, turn: Turn, chosen: Chosen) -> dict[str, Any]:
+    budget = _budget(c, chosen)
     sides = {"a": chosen.a, "b": chosen.b}
     names = [*filter(None, sides.values()), *(m for m in c.methods if m not in sides.values())]
     answers = [(m, c.variant(m, budget)) for m in names]

@@ -142,7 +142,7 @@ def test_what_cannot_be_asked_is_one_sentence():
     with pytest.raises(InputError, match="conversation would have"):
         kvviz.conversation(model, c).ask("why " * 5000)
     cutting = run_of(model, AWARE, methods=["snapkv"], evict_every=2)
-    with pytest.raises(InputError, match="evicts while generating"):
+    with pytest.raises(InputError, match="evicts while generating takes no"):
         kvviz.conversation(model, cutting).ask("Why?")
     refuses = "{% if messages|length > 1 %}{{ raise_exception('no') }}{% endif %}{{ messages[0]['content'] }}"
     one = make_model("llama", tokenizer=make_tokenizer(refuses))
@@ -161,8 +161,26 @@ def test_several_questions_share_one_reading_and_one_compression(monkeypatch):
     c = kvviz.compare(model, prompt, ["snapkv"], [0.3], 4, questions=["Who?", ("Where?", "ledger")])
     assert readings == [1] and [(t.question, t.expected, t.fresh) for t in c.turns] == [
         ("Who?", None, True), ("Where?", "ledger", True)]  # fmt: skip
-    with pytest.raises(InputError, match="blank"):
-        kvviz.compare(model, prompt, ["snapkv"], [0.3], 4, questions=[" "])
+
+
+@pytest.mark.parametrize(
+    ("questions", "more", "words"),
+    [
+        ([" "], {}, "blank"),
+        ([("a", "b", "c")], {}, "is one text, or one with"),
+        ([7], {}, "is one text, or one with"),
+        (["why " * 5000], {}, "Shorten it"),
+        (["Why?"], {"evict_every": 2}, "evicts while generating"),
+    ],
+)
+def test_questions_that_cannot_be_asked_are_refused_before_the_document_is_read(
+    monkeypatch, questions, more, words
+):
+    monkeypatch.setattr("kvviz.engine.run.prefill_events", None)
+    model = make_model("llama")
+    prompt = kvviz.build_prompt(model, TEXT, "What is the code?", protocol=AWARE)
+    with pytest.raises(InputError, match=words):
+        kvviz.compare(model, prompt, ["snapkv"], [0.3], 4, questions=questions, **more)
 
 
 def test_python_lines_ask_the_turns_again(tmp_path):

@@ -7,7 +7,7 @@ import {library} from './lib/plotly.js';
 import {S} from './lib/state.js';
 import {findingBox, statusLine} from './lib/status.js';
 import {buildTabs, showTab, tabs} from './lib/tabs.js';
-import {buildAnswers} from './views/answers.js';
+import {buildAnswers, buildQuestion} from './views/answers.js';
 import {buildBar} from './views/bar.js';
 import {buildBeside} from './views/beside.js';
 import {buildCause} from './views/cause.js';
@@ -39,7 +39,7 @@ export function start({element, props, server, trigger, plotly, offline = false}
     ['steps', 'Steps', buildSteps()],
     ['beside', 'Two runs', ...buildBeside()]]);
   put(page.app, banner, offline ? null : buildForm(), buildTour(), statusLine, liveBox, findingBox,
-    h('div', {class: 'kv-explore'}, buildBar(), buildStory(), ...buildAnswers(),
+    h('div', {class: 'kv-explore'}, buildQuestion(), buildBar(), buildStory(), ...buildAnswers(),
       offline ? null : buildTalk(),
       h('div', {class: 'kv-work'}, buildDocument(), views), under), offline ? null : buildEvidence(), live);
   for (const [id, {button}] of tabs) button.hidden = offline && !boot.tabs.includes(id);

@@ -130,14 +130,17 @@ const allView = addView({id: 'all', reads: ['run'], el: allBox, async refresh() 
       m.cells.map((c, i) => h('td', {}, answerCell(m, reply.budgets[i], c)))))))), addMethod());
 }});
 
-// What was asked, and when: without it the answers cannot be judged.
-const questionLine = h('p', {class: 'kv-question', id: 'kv-question'});
+// What was asked, in one line that stays on the screen; hovered or focused it is there in full.
+const asked = h('span', {}), questionLine = h('p', {class: 'kv-question', id: 'kv-question', tabindex: 0},
+  asked);
 document.addEventListener('kv:run', () => {
   const {question, expected} = S.meta;
-  put(questionLine, h('span', {class: 'kv-label'}, 'Question '), h('b', {dir: 'auto'}, question),
+  put(asked, h('span', {class: 'kv-label'}, 'Question '), h('b', {dir: 'auto'}, question),
     expected ? [h('span', {class: 'kv-label'}, ' · expected '), h('span', {dir: 'auto'}, expected)] : null);
 });
 
+export const buildQuestion = () => questionLine;
+
 export const buildAnswers = () =>
-  [questionLine, cardsBox, lookLine,
+  [cardsBox, lookLine,
     h('div', {class: 'kv-cards-foot'}, forkButton, allButton), buildFork(), stripBox, allBox];

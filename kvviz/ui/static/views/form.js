@@ -7,6 +7,7 @@ import {S} from '../lib/state.js';
 import {showUnavailable, unavailableBox} from './calibration.js';
 import {documentField, fillDocument} from './form_document.js';
 import {aboutMethods, chosenMethods, methodGroups, setMethods} from './form_methods.js';
+import {moreQuestions, readQuestions, setQuestions, tellQuestions} from './form_questions.js';
 import {labelled, moreSettings, readSettings, setSettings} from './form_settings.js';
 import {runBox, runButton, startRun, stopButton} from './run.js';
 
@@ -35,7 +36,7 @@ const set = (box, text) => { typedIn(box).value = text ?? ''; };
 function readForm() {
   const {methods, variants} = chosenMethods();
   return {document: value(documentField), question: value(question), expected: value(expected),
-    protocol: protocol.querySelector('input:checked')?.value, methods, variants, budgets: value(budgets),
+    questions: readQuestions(), protocol: protocol.querySelector('input:checked')?.value, methods, variants, budgets: value(budgets),
     ...readSettings()};
 }
 
@@ -43,6 +44,7 @@ export function fillForm(fields) {
   if ('document' in fields) fillDocument(fields.document);
   if ('question' in fields) set(question, fields.question);
   if ('expected' in fields) set(expected, fields.expected);
+  if ('questions' in fields) setQuestions(fields.questions || []);
   if (fields.protocol) protocol.querySelector(`input[value="${fields.protocol}"]`).checked = true;
   if (fields.methods) setMethods(fields.methods, fields.variants || []);
   if (fields.budgets) set(budgets, [fields.budgets].flat().join(', '));
@@ -82,7 +84,8 @@ async function estimate() {
   const told = await ask('estimate', fields);
   if (mine !== turn || told.error) return;
   const parts = [told.tokens && `about ${fmt.count(told.tokens)} of ${fmt.count(told.most)} tokens`,
-    told.answers && `${told.answers} ${told.answers === 1 ? 'answer' : 'answers'} and the full cache's`,
+    told.answers && `${told.answers} ${told.answers === 1 ? 'answer' : 'answers'} and the full cache's`
+      + (fields.questions.length ? ` to each of ${fields.questions.length + 1} questions` : ''),
     told.bytes && `a cache of up to ${fmt.mb(told.bytes)}`,
     told.seconds && `about ${fmt.seconds(Math.max(1, told.seconds))}`].filter(Boolean);
   put(estimateLine, parts.join(' · ') || '\u00a0');
@@ -90,7 +93,12 @@ async function estimate() {
 }
 const estimateSoon = debounce(estimate, 400);
 
-function changed() { keep(); estimateSoon(); }
+function changed() {
+  const aware = protocol.querySelector('input:checked')?.value !== protocols[1][0];
+  tellQuestions(page.boot.form.most_questions, aware);
+  keep();
+  estimateSoon();
+}
 
 let asked = '';
 async function askUnavailable() {
@@ -108,7 +116,8 @@ export function buildForm() {
   const column = (title, ...nodes) => h('div', {class: 'kv-form-part'}, h('h3', {}, title), nodes);
   put(panel,
     h('div', {class: 'kv-form-columns'},
-      column('Document and question', examples, documentField, question, expected, protocol),
+      column('Document and question', examples, documentField, question, expected, protocol,
+        moreQuestions),
       column('Methods and budgets', methodGroups(offer), settings.same, budgets, unavailableBox,
         aboutMethods(offer))),
     settings.folds,
@@ -120,7 +129,7 @@ export function buildForm() {
   document.addEventListener('kv:setup', () => showForm(true));
   document.addEventListener('kv:run', () => { again.hidden = !S.meta; });
   document.addEventListener('kv:ran', askUnavailable);
-  fillForm({document: '', question: '', expected: '', ...offer.first, ...restore()});
+  fillForm({document: '', question: '', expected: '', questions: [], ...offer.first, ...restore()});
   return h('section', {class: 'kv-setup', id: 'kv-setup', 'aria-label': 'Use my own text'},
     h('div', {class: 'kv-tools'}, opener, again, settings.saved), panel);
 }

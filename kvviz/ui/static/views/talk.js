@@ -60,20 +60,43 @@ function card(one) {
   h('p', {class: 'kv-meta'}, one.kl || '\u00a0'));
 }
 
-function turn(t, i) {
+const MOST_OPEN = 3;  // turns; of more, the last one stands open, and a table tells of all
+const opened = new Map();  // question number -> whether the reader has it open, of the run shown
+let openedOf = '';
+
+function turn(t, i, all) {
   const side = narrow() ? t.cards.filter(one => one.role).length : BESIDE;
-  const first = t.cards.slice(0, side), rest = t.cards.slice(side);
-  return h('section', {class: 'kv-turn', 'aria-label': `Question ${i + 2}`},
-    h('p', {class: 'kv-question'}, h('span', {class: 'kv-label'}, `Question ${i + 2} `),
-      h('b', {dir: 'auto'}, t.question),
-      t.expected ? [h('span', {class: 'kv-label'}, ' · expected '), h('span', {dir: 'auto'}, t.expected)]
-        : null,
-      h('span', {class: 'kv-muted'}, t.fresh ? ' · of the document alone' : ' · after the turns before it',
-        first.length > 1 ? ` · ${t.at} kept` : ` · not asked of this cache at ${t.at}`)),
-    h('div', {class: 'kv-turn-cards', style: `--columns:${first.length}`}, first.map(card)),
+  const first = t.cards.slice(0, side), rest = t.cards.slice(side), folds = all.length > MOST_OPEN;
+  const asked = [h('span', {class: 'kv-label'}, `Question ${i + 2} `), h('b', {dir: 'auto'}, t.question),
+    t.expected ? [h('span', {class: 'kv-label'}, ' · expected '), h('span', {dir: 'auto'}, t.expected)]
+      : null,
+    h('span', {class: 'kv-muted'}, t.fresh ? ' · of the document alone' : ' · after the turns before it',
+      first.length > 1 ? ` · ${t.at} kept` : ` · not asked of this cache at ${t.at}`)];
+  const answers = [h('div', {class: 'kv-turn-cards', style: `--columns:${first.length}`}, first.map(card)),
     rest.length ? h('details', {class: 'kv-more'}, h('summary', {},
       `${rest.length} more ${rest.length === 1 ? 'cache' : 'caches'}`),
-    h('div', {class: 'kv-turn-cards', style: `--columns:${BESIDE}`}, rest.map(card))) : null);
+    h('div', {class: 'kv-turn-cards', style: `--columns:${BESIDE}`}, rest.map(card))) : null];
+  const about = {class: 'kv-turn', 'aria-label': `Question ${i + 2}`};
+  if (!folds) return h('section', about, h('p', {class: 'kv-question'}, asked), answers);
+  return h('details', {...about, open: opened.get(i) ?? i === all.length - 1,
+    ontoggle: event => opened.set(i, event.target.open)}, h('summary', {class: 'kv-question'}, asked), answers);
+}
+
+const SIGNS = {right: '✓', wrong: '✗'};
+const result = one => !one ? '–' : [SIGNS[one.verdict]
+  ? h('b', {class: `kv-${one.verdict}`, 'aria-label': VERDICTS[one.verdict]}, SIGNS[one.verdict]) : null, ' ',
+h('small', {}, one.kl || (SIGNS[one.verdict] ? '' : '–'))];
+
+// All questions at a glance: a row a cache, a column a question.
+function table({questions, rows}) {
+  const judged = rows.some(row => row.right), columns = questions.map((_, i) => `${i + 1}`);
+  return h('div', {class: 'kv-scroll'}, h('table', {class: 'kv-table kv-question-table'},
+    h('caption', {class: 'kv-only-read'}, 'Every cache on every question'),
+    h('thead', {}, h('tr', {}, h('th', {scope: 'col'}, 'Question'), judged ? h('th', {scope: 'col'}, 'All')
+      : null, questions.map((text, i) => h('th', {scope: 'col', title: text}, columns[i])))),
+    h('tbody', {}, rows.map(row => h('tr', {}, h('th', {scope: 'row'}, row.label),
+      judged ? h('td', {}, row.right) : null,
+      row.cells.map(one => h('td', {title: one?.text}, result(one))))))));
 }
 
 const box = h('section', {class: 'kv-talk', id: 'kv-talk', 'aria-label': 'Ask more'}, list,
@@ -85,7 +108,8 @@ addView({id: 'turns', reads: ['run', 'a', 'b', 'budget'], el: box, async refresh
   const reply = await ask('turns');
   if (reply.lost) return;
   if (reply.error) { put(list, h('p', {class: 'kv-guide'}, reply.error)); return; }
-  put(list, reply.turns.map(turn));
+  if (openedOf !== S.run) { openedOf = S.run; opened.clear(); }
+  put(list, reply.table ? table(reply.table) : null, reply.turns.map(turn));
   said.hidden = !reply.words;
   put(said, reply.words);
   put(cost, reply.seconds ? `about ${fmt.seconds(Math.max(1, reply.seconds))}` : '',
