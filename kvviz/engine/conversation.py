@@ -31,10 +31,10 @@ from kvviz.engine.tokens import encode
 from kvviz.engine.trace import Trace, needs_of, prefill_events
 from kvviz.engine.trials import Kept
 from kvviz.errors import Cancelled, InputError
-from kvviz.identity import shown
+from kvviz.identity import Budget, shown
 from kvviz.methods import parse_method
 from kvviz.models import Model
-from kvviz.results.comparison import Comparison, Variant
+from kvviz.results.comparison import FULL, Comparison, Variant
 from kvviz.results.turns import Turn, chain
 from kvviz.types import QUESTION_AGNOSTIC, Event, Prompt
 
@@ -300,7 +300,7 @@ class _Talk:
                 continue
             shown = now
             at, total = (number - 1) * most + step, waves * most
-            texts = {a.key: self._text(w.token_ids).rstrip("\ufffd") for a, w in zip(answers, written)}
+            texts = {name_of(a): self._text(w.token_ids).rstrip("\ufffd") for a, w in zip(answers, written)}
             message = f"Writing {len(answers)} answers, token {step} of at most {most}"
             yield Event("decode", message, at, total, (now - started) / step * (total - at), texts)
         for answer, one in zip(answers, written):
@@ -325,6 +325,11 @@ class _Talk:
 
     def _text(self, token_ids: list[int]) -> str:
         return self.model.tokenizer.decode(token_ids, skip_special_tokens=True)
+
+
+def name_of(v: Variant) -> str:
+    """What an answer is called while it is written."""
+    return v.label if v.method == FULL else f"{v.label} · {Budget.parse(v.budget)}"
 
 
 def _entries(pair: tuple[Variant, Variant]) -> int:

@@ -15,7 +15,7 @@ from kvviz.engine.answer_attention import attention_of_answer
 from kvviz.engine.ask import Ask
 from kvviz.engine.budgets import entries_of
 from kvviz.engine.cache import batches, build_cache
-from kvviz.engine.conversation import checked_questions, with_questions
+from kvviz.engine.conversation import checked_questions, name_of, with_questions
 from kvviz.engine.decode import Answer, Cut, Probes, Wave, first_logits, forced, generate
 from kvviz.engine.lenses import at_stops, single_tokens, stops_for
 from kvviz.engine.measures import first_difference, kl_divergence, output_errors
@@ -27,7 +27,6 @@ from kvviz.engine.selection import Selection, label_of, select_from
 from kvviz.engine.steps import called_as, heard, result_of
 from kvviz.engine.trace import Trace, prefill_events
 from kvviz.errors import Cancelled
-from kvviz.identity import Budget
 from kvviz.models import Model
 from kvviz.results.attention import AnswerAttention
 from kvviz.results.comparison import FULL, Comparison, Point, Variant
@@ -212,7 +211,7 @@ class _Run:
         if watcher is not None:
             for variant, records in zip(variants, watcher.records):
                 variant.evictions = records
-        texts = {_name(v): v.text for v in variants}
+        texts = {name_of(v): v.text for v in variants}
         yield Event("decode", f"{len(variants)} answers written", number, waves, None, texts)
         if self.ask.measures or self.ask.lenses:
             yield Event("measure", "Comparing next-token distributions", number, waves)
@@ -243,7 +242,7 @@ class _Run:
             shown = now
             at, total = (number - 1) * most + step, waves * most
             left = (now - started) / step * (total - at)
-            texts = {_name(v): self._text(a.token_ids, whole=False) for v, a in zip(variants, answers)}
+            texts = {name_of(v): self._text(a.token_ids, whole=False) for v, a in zip(variants, answers)}
             message = f"Writing {len(variants)} answers{where}, token {step} of at most {most}"
             yield Event("decode", message, at, total, left, texts)
 
@@ -335,11 +334,6 @@ class _Run:
             seconds={**self.trace.seconds, **self.seconds},
             notes=self.notes,
         )
-
-
-def _name(v: Variant) -> str:
-    """What an answer is called while it is written."""
-    return v.label if v.method == FULL else f"{v.label} · {Budget.parse(v.budget)}"
 
 
 def _variant(selection: Selection) -> Variant:

@@ -19,8 +19,8 @@ from kvviz.ui.views import view
 
 NAMES = (
     "document", "question", "expected", "questions", "protocol", "methods", "budgets", "variants", "model",
-    "dtype", "max_new_tokens", "window", "system", "controlled", "evict_every", "temperature", "top_p", "seed",
-    "cue", "template", "thinking", "turns", "raw",
+    "dtype", "max_new_tokens", "window", "system", "controlled", "evict_every", "temperature", "top_p",
+    "seed", "cue", "template", "thinking", "turns", "raw",
 )  # fmt: skip
 FIRST_METHODS = ("snapkv", "criticalkv", "keydiff", "streaming_llm")
 FIRST_BUDGETS = ("50%", "20%", "10%", "5%")

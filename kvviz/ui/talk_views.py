@@ -51,7 +51,7 @@ def _row(full: bool, label: str, answers: list[dict[str, Any] | None]) -> dict[s
     verdicts = [one["verdict"] for one in answers if one and one["verdict"] in ("right", "wrong")]
     cells = [
         one and {"text": one["text"], "verdict": one["verdict"],
-                 "kl": "" if full else f"KL {text.kl(one['mean_kl'])}"}
+                 "kl": "" if full else text.kl_number(one["mean_kl"])}
         for one in answers
     ]  # fmt: skip
     right = f"{verdicts.count('right')} of {len(verdicts)} right" if verdicts else ""

@@ -51,6 +51,57 @@ def test_a_further_question_is_asked_by_keyboard_and_answered_side_by_side(visit
     expect(page.locator(".kv-turn").nth(1)).to_contain_text("of the document alone")
 
 
+def test_several_questions_of_the_form_are_answered_by_the_same_caches(visit_fresh, served):
+    page = visit_fresh()
+    fill_form(page, document="A text about a lighthouse.", question="What?")
+    page.locator("#kv-questions summary").click()
+    page.locator("#kv-questions-field textarea").fill("Who wrote <b>it</b>?\n\nAnd where?\nWhen?\nWhy?")
+    page.locator("#kv-expecteds-field textarea").fill("Full\n\nnowhere")
+    expect(page.locator("#kv-questions")).to_contain_text("up to 20 can be asked, 4 are here")
+    expect(page.locator("#kv-questions")).to_contain_text("cut for the question above")
+    page.locator("#kv-protocol-field input[value=question-agnostic]").check()
+    expect(page.get_by_text("cut for the question above")).to_be_hidden()
+    page.locator("#kv-run-button").click()
+    expect(page.locator("#kv-source")).to_contain_text("Your run")
+    assert served[1].asked[-1].questions == (
+        ("Who wrote <b>it</b>?", "Full"), ("And where?", "nowhere"), ("When?", None), ("Why?", None)
+    )  # fmt: skip
+    table = page.locator(".kv-question-table")
+    expect(table.locator("thead th")).to_have_count(7)  # its name, how many are right, five questions
+    expect(table.locator("tbody tr").first).to_contain_text("2 of 3 right")  # its own question too
+    turns = page.locator(".kv-turn")
+    expect(turns).to_have_count(4)
+    expect(turns.first.locator(".kv-turn-card").first).to_be_hidden()  # many stand folded but for the last
+    expect(turns.last.locator(".kv-turn-card").first).to_be_visible()
+    turns.first.locator("summary").first.click()
+    expect(turns.first.locator(".kv-right")).to_have_count(1)
+    page.locator("#kv-change").click()
+    expect(page.locator("#kv-questions-field textarea")).to_have_value(
+        "Who wrote <b>it</b>?\nAnd where?\nWhen?\nWhy?"
+    )
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_the_question_stays_on_the_screen(visit_fresh, width):
+    page = visit_fresh(viewport={"width": width, "height": 800})
+    line = page.locator("#kv-question")
+    for place in ("#kv-document", "#kv-tab-kept", ".kv-panel >> nth=-1"):
+        page.locator(place).evaluate("node => node.scrollIntoView({block: 'start'})")
+        expect(line).to_be_in_viewport(ratio=1)
+        top = line.evaluate("""node => { const r = node.getBoundingClientRect();
+          return node.contains(document.elementFromPoint(r.left + 20, r.top + 10)); }""")
+        assert top, place  # nothing lies over it
+    box = line.bounding_box()
+    assert box["height"] <= 40
+    line.evaluate("node => { node.querySelector('b').textContent = 'word '.repeat(200); }")
+    assert line.bounding_box()["height"] == box["height"]
+    text = line.locator("> span")
+    assert text.bounding_box()["height"] <= 40
+    line.focus()
+    assert text.bounding_box()["height"] > 80  # in full, over the page, which does not move
+    assert line.bounding_box()["height"] == box["height"]
+
+
 DROP = """async data => {
   const bytes = Uint8Array.from(atob(data), c => c.charCodeAt(0)), files = new DataTransfer();
   files.items.add(new File([bytes], 'lease.pdf', {type: 'application/pdf'}));

@@ -79,14 +79,17 @@ class FakeEngine:
                 return
             time.sleep(self.pause)
             yield Event("decode", f"Step {step}", step, self.steps, None, {"full@1.0": f"It is {step}"})
+        yield Event("done", "Done", 1, 1, 0.0, result=self.answered(c, question, expected, fresh))
+
+    def answered(self, c, question, expected, fresh):
+        """The run with a turn, in which every cache says its name and the question."""
         own = [v for v in c.variants if not v.made]
         said = [
             dataclasses.replace(v, selection=None, text=f"{v.label} to {question}", token_ids=[5, i])
             for i, v in enumerate([c.full, *own])
         ]
         turn = Turn(question, expected, fresh, [7], said[0], said[1:], 1.0)
-        result = dataclasses.replace(c, turns=[*c.turns, turn])
-        yield Event("done", "Done", 1, 1, 0.0, result=result)
+        return dataclasses.replace(c, turns=[*c.turns, turn])
 
     def grid(self, grid, cancel, progress):
         from many import sweep_rows
@@ -127,6 +130,8 @@ class FakeEngine:
                 n=self.n, L=self.layers, budgets=tuple(ask.budgets),
                 methods=tuple(m for m in ask.methods if m in LABELS),
             )  # fmt: skip
+            for question, expected in ask.questions if into is None else ():
+                result = self.answered(result, question, expected, True)
             yield Event("done", "Done", 1, 1, 0.0, result=result)
         finally:
             self.ended.append(cancel.is_set())

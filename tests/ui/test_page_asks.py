@@ -30,7 +30,7 @@ UNTOUCHED = {"document": TEXT, "question": "What is the code?", "expected": "", 
              "variants": ["snapkv:preset=paper", "obcache:window=4"], "model": "tiny", "dtype": "auto",
              "max_new_tokens": 4, "window": None, "system": "", "controlled": False, "evict_every": 0,
              "temperature": 0, "top_p": 1, "seed": 0, "cue": "", "template": True, "thinking": False,
-             "turns": "", "raw": ""}  # fmt: skip
+             "turns": "", "raw": "", "questions": []}  # fmt: skip
 ALL = [*UNTOUCHED["methods"], *UNTOUCHED["variants"]]
 WHO = SimpleNamespace(session_hash="one", cookies={})
 

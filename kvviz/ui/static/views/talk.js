@@ -91,7 +91,7 @@ h('small', {}, one.kl || (SIGNS[one.verdict] ? '' : '–'))];
 function table({questions, rows}) {
   const judged = rows.some(row => row.right), columns = questions.map((_, i) => `${i + 1}`);
   return h('div', {class: 'kv-scroll'}, h('table', {class: 'kv-table kv-question-table'},
-    h('caption', {class: 'kv-only-read'}, 'Every cache on every question'),
+    h('caption', {}, `Every cache on every question${judged ? ': ✓ right, ✗ wrong' : ''}; KL in nats/token`),
     h('thead', {}, h('tr', {}, h('th', {scope: 'col'}, 'Question'), judged ? h('th', {scope: 'col'}, 'All')
       : null, questions.map((text, i) => h('th', {scope: 'col', title: text}, columns[i])))),
     h('tbody', {}, rows.map(row => h('tr', {}, h('th', {scope: 'row'}, row.label),
