@@ -75,6 +75,11 @@ def test_several_questions_of_the_form_are_answered_by_the_same_caches(visit_fre
     expect(turns.last.locator(".kv-turn-card").first).to_be_visible()
     turns.first.locator("summary").first.click()
     expect(turns.first.locator(".kv-right")).to_have_count(1)
+    turns.first.locator(".kv-answer").first.evaluate("node => node.scrollIntoView({block: 'start'})")
+    at_hand = """document.elementFromPoint(innerWidth / 2, 8).closest('.kv-question').textContent"""
+    assert "Who wrote <b>it</b>?" in page.evaluate(at_hand)  # the question whose answers are on the screen
+    page.locator("#kv-tab-kept").evaluate("node => node.scrollIntoView({block: 'start'})")
+    assert page.evaluate(at_hand).startswith("Question What is the code?")
     page.locator("#kv-change").click()
     expect(page.locator("#kv-questions-field textarea")).to_have_value(
         "Who wrote <b>it</b>?\nAnd where?\nWhen?\nWhy?"

@@ -67,11 +67,12 @@ let openedOf = '';
 function turn(t, i, all) {
   const side = narrow() ? t.cards.filter(one => one.role).length : BESIDE;
   const first = t.cards.slice(0, side), rest = t.cards.slice(side), folds = all.length > MOST_OPEN;
-  const asked = [h('span', {class: 'kv-label'}, `Question ${i + 2} `), h('b', {dir: 'auto'}, t.question),
+  const asked = h('span', {class: 'kv-asked'}, h('span', {class: 'kv-label'}, `Question ${i + 2} `),
+    h('b', {dir: 'auto'}, t.question),
     t.expected ? [h('span', {class: 'kv-label'}, ' · expected '), h('span', {dir: 'auto'}, t.expected)]
       : null,
     h('span', {class: 'kv-muted'}, t.fresh ? ' · of the document alone' : ' · after the turns before it',
-      first.length > 1 ? ` · ${t.at} kept` : ` · not asked of this cache at ${t.at}`)];
+      first.length > 1 ? ` · ${t.at} kept` : ` · not asked of this cache at ${t.at}`));
   const answers = [h('div', {class: 'kv-turn-cards', style: `--columns:${first.length}`}, first.map(card)),
     rest.length ? h('details', {class: 'kv-more'}, h('summary', {},
       `${rest.length} more ${rest.length === 1 ? 'cache' : 'caches'}`),
