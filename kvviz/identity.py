@@ -138,8 +138,8 @@ class MethodRef:
     """A method with the options it was given by name; equal where method and options are the same.
 
     options  ((name, value), ...), sorted by name.
-    made     "edit1" for a kept set that was changed by hand, "control0" for a control, else ""; "edit1+edit2"
-             in runs that were saved with an edit of an edited set.
+    made     "edit1" for a kept set that was changed by hand, "control0" for a control, "mix1" for a mix of
+             stored numbers (`kvviz.results.mix`), else ""; "edit1+edit2" in runs that were saved with an edit of an edited set.
     """
 
     id: str
@@ -155,7 +155,7 @@ class MethodRef:
             raise InputError(
                 f'A method is named by its id, such as "snapkv" or "snapkv:window=16", not {shown(name)}.'
             )
-        made = re.search(r"(\+(edit\d*|control\d+))+\Z", name)
+        made = re.search(r"(\+(edit\d*|control\d+|mix\d+))+\Z", name)
         given = name[: made.start()] if made else name
         method_id, _, text = given.partition(":")
         options: dict[str, Any] = {}

@@ -44,7 +44,7 @@ STAGES = (
     {"engine.conversation"},
     {"engine.run"},
     {"engine.search", "engine.changes", "engine.units"},
-    {"engine.experiment", "engine.forks", "engine.ground"},
+    {"engine.experiment", "engine.forks", "engine.ground", "engine.mix"},
     {"engine.rescue", "engine.would_do"},
     {"engine.causes"},
     {"evaluate"},

@@ -32,10 +32,15 @@ def single_tokens(trace: Trace, probes: Probes) -> dict[str, np.ndarray]:
     layers = range(trace.model.n_layers)
     attention = torch.stack([trace.window_attention(i, _WINDOW).mean(1).cpu() for i in layers])
     grouped = attention.unflatten(1, (trace.model.n_kv_heads, -1)).mean(2)
+    sizes = {
+        name: torch.stack([rows[i].float().norm(dim=-1).cpu() for i in layers]).numpy()
+        for name, rows in (("value_size", trace.values), ("key_norm", trace.keys))
+    }
     return {
         "attention": grouped.float().numpy(),
         "attention_answer": answer_attention(trace, probes),
         "effect": token_effects(trace, probes),
+        **sizes,
     }
 
 

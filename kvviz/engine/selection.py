@@ -94,7 +94,15 @@ def select_from(scored: Scored, method: str, budget: float | int, **options: Any
     asked = Budget.parse(budget)
     b = asked.of(trace.n)
     want = Wanted.at(trace, spec, resolved, b)
-    rows, scores = want.rows, scored.of(want)
+    return selected(trace, want, scored.of(want), asked, method, started)
+
+
+def selected(
+    trace: Rows, want: Wanted, scores: MethodScores, asked: Budget, name: str, started: float
+) -> Selection:
+    """What these scores keep at a budget, by the rules of `want`; `started` is when its seconds began."""
+    spec, resolved, rows = want.method, want.options, want.rows
+    b = asked.of(trace.n)
     counts = _context_counts(trace.n, rows, scores.layers, resolved)
     picked = _pick_all(trace, rows, scores, counts, resolved)
     readout = None
@@ -105,7 +113,7 @@ def select_from(scored: Scored, method: str, budget: float | int, **options: Any
         notes.append("Stage 1 alone fills this budget: the scores decided nothing beyond it.")
     notes += [] if readout is None else readout.notes
     return Selection(
-        method=method,
+        method=name,
         label=label_of(spec, resolved),
         budget=asked.value,
         entries=b,

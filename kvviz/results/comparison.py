@@ -40,7 +40,8 @@ class Comparison:
     scores           {method: float32 [L, Hkv, n]}, NaN where the method gives none.
     lenses           {name: float32 [L, Hkv, n]}: "attention" (mean of the last prompt queries, before
                      pooling), and at the answer's queries "attention_answer" and "effect" (relative change
-                     of the head's output if this token alone is removed).
+                     of the head's output if this token alone is removed); "value_size" and "key_norm",
+                     the L2 norms of each entry's value and key. Older runs lack the last two.
     causes           {"method@budget": what its lost entries did}, as far as it was tried (`with_causes`).
     turns            further questions, and what each cache answered (`kvviz.conversation`).
     fork, answer_attention, ablation  None where they were not asked for.

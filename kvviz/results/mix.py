@@ -1,0 +1,145 @@
+"""A mix: a method idea made of what a run stores of every entry, and the method file that is exactly this mix.
+
+    score = pool(attention)^a * ||v||^v * ||k||^k * ((j + 1) / n)^r
+
+over one KV head's entries; attention is that of the last W = 32 queries, mean over them and the head's query
+group. `kvviz.engine.mix` chooses and decodes its kept set.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from kvviz.errors import InputError
+from kvviz.identity import shown
+from kvviz.results.comparison import Comparison
+
+WINDOW = 32  # queries behind the stored attention; the last tokens that are kept by rule
+MIX = "mix"  # its id where it stands beside methods
+# {exponent of a mix: (lens that it reads, "" for none; what it is called; lowest and highest)}
+POWERS: dict[str, tuple[str, str, float, float]] = {
+    "attention": ("attention", "attention", 0.0, 3.0),
+    "value": ("value_size", "value size", 0.0, 3.0),
+    "key": ("key_norm", "key norm", -3.0, 3.0),
+    "recency": ("", "recency", -3.0, 3.0),
+}
+POOLS = ("avg", "max", "none")
+MOST_POOL, MOST_SINKS = 63, 64
+
+
+@dataclass(frozen=True)
+class Mix:
+    """One mix; the default is SnapKV's score. InputError where a field is not what it may be.
+
+    attention, value, key, recency  the exponents: 0 leaves an ingredient out.
+    pool, pool_kind  how attention is pooled along tokens, as in SnapKV.
+    sinks    first tokens that are kept by rule.
+    across   heads of a layer compete for the layer's budget (AdaKV's rule), instead of the same for each.
+    """
+
+    attention: float = 1.0
+    value: float = 0.0
+    key: float = 0.0
+    recency: float = 0.0
+    pool: int = 7
+    pool_kind: str = "avg"
+    sinks: int = 0
+    across: bool = False
+
+    def __post_init__(self) -> None:
+        for name, (_, words, low, high) in POWERS.items():
+            object.__setattr__(self, name, _number(getattr(self, name), words, low, high))
+        for name, low, most in (("pool", 1, MOST_POOL), ("sinks", 0, MOST_SINKS)):
+            value = getattr(self, name)
+            if type(value) is not int or not low <= value <= most:
+                raise InputError(f"A mix: {name} is a whole number from {low} to {most}, not {shown(value)}.")
+        if self.pool_kind not in POOLS:
+            raise InputError(f"A mix: pool_kind is one of {', '.join(POOLS)}, not {shown(self.pool_kind)}.")
+        if type(self.across) is not bool:
+            raise InputError(f"A mix: across is true or false, not {shown(self.across)}.")
+
+    @classmethod
+    def of(cls, given: Any) -> Mix:
+        """From plain values, as a browser or a file has them. InputError where they are none of a mix."""
+        if not isinstance(given, dict) or not set(given) <= {f.name for f in dataclasses.fields(cls)}:
+            raise InputError("This is not a mix.")
+        return cls(**given)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values; `of` reads them."""
+        return dataclasses.asdict(self)
+
+    @property
+    def powers(self) -> dict[str, float]:
+        """{ingredient: exponent} of those that are not left out."""
+        return {name: power for name in POWERS if (power := getattr(self, name))}
+
+    @property
+    def words(self) -> str:
+        """ "attention × value size^0.5, across heads"; "nothing" where all is left out."""
+        parts = [POWERS[name][1] + ("" if p == 1 else f"^{p:g}") for name, p in self.powers.items()]
+        return (" × ".join(parts) or "nothing") + (", across heads" if self.across else "")
+
+
+def _number(value: Any, words: str, low: float, high: float) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
+        raise InputError(f"A mix: the power of {words} is from {low:g} to {high:g}, not {shown(value)}.")
+    return float(value)
+
+
+def missing(c: Comparison, mix: Mix | None = None) -> dict[str, str]:
+    """{ingredient (of this mix): why this run has none of it}; empty where all is there."""
+    lacking = {}
+    for name, (lens, words, _, _) in POWERS.items():
+        if lens and lens not in c.lenses and (mix is None or name in mix.powers):
+            lacking[name] = f"This run does not hold each entry's {words}: run it again to mix it in."
+    return lacking
+
+
+# -- as a method file ---------------------------------------------------------------------------------
+
+_CALLS = {
+    "attention": 'pool(attention(layer, options["window"])[:, : layer.context], options)',
+    "value": "value_size(layer)[:, : layer.context]",
+    "key": "key_norm(layer)[:, : layer.context]",
+    "recency": "recency(layer)[: layer.context]",
+}
+_IMPORTS = {"attention": "attention", "value": "value_size", "key": "key_norm", "recency": "recency"}
+
+
+def method_file(mix: Mix, id: str = "my_mix", label: str = "My mix") -> str:
+    """The text of a plugin that keeps what this mix keeps: for `--plugin`, `KVVIZ_PLUGINS`, `load_plugin`."""
+    names = sorted({_IMPORTS[name] for name in mix.powers})
+    pools = "attention" in mix.powers
+    parts = ["POOL", "POOL_KIND"] * pools + ["SINKS", "WINDOW"] + ["pool"] * pools
+    rows = [f"WINDOW.having({WINDOW})", f"SINKS.having({mix.sinks})"]
+    rows += [f"POOL.having({mix.pool})", f'POOL_KIND.having("{mix.pool_kind}")'] * pools
+    lines = [
+        f'"""Score of an entry: {mix.words}."""',
+        "import torch",
+        "",
+        "from kvviz.methods import Method, Scores",
+        *([f"from kvviz.methods.mixing import {', '.join(names)}"] if names else []),
+        f"from kvviz.methods.parts import {', '.join(parts)}",
+        "",
+        "",
+        "def score(layer, options):",
+        "    mixed = torch.ones(layer.n_kv_heads, layer.context, dtype=torch.float64, "
+        "device=layer.keys.device)",
+        *(f"    mixed = mixed * {_CALLS[name]} ** {power!r}" for name, power in mix.powers.items()),
+        "    return Scores(mixed.float())",
+        "",
+        "",
+        "METHOD = Method(",
+        f'    id="{id}",',
+        f'    label="{label}",',
+        f'    idea="Ranks by {mix.words}.",',
+        '    paper="",',
+        "    score=score,",
+        f"    rows=({', '.join(rows)}),",
+        f'    allocation="{"across_heads" if mix.across else "uniform"}",',
+        ")",
+    ]
+    return "\n".join(lines) + "\n"
