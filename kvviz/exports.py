@@ -23,6 +23,7 @@ from kvviz.figures.sweep import sweep_figure
 from kvviz.figures.sweep_table import sweep_table
 from kvviz.figures.versus import versus_figure, versus_table
 from kvviz.identity import Budget, MethodRef
+from kvviz.results import mix
 from kvviz.results import words as text
 from kvviz.results.answers import all_answers_table
 from kvviz.results.comparison import Comparison
@@ -131,7 +132,7 @@ def python_lines(c: Comparison) -> str:
         f"protocol={p.protocol!r}{'' if p.now is None else f', now={p.now!r}'}{framed}\n"
         ")\n"
         f"result = kvviz.compare(\n{joined})\n"
-        f"print(result.to_frame().to_string())\n{_turn_lines(c)}{_edit_lines(c)}"
+        f"print(result.to_frame().to_string())\n{_turn_lines(c)}{_edit_lines(c)}{_mix_lines(c)}"
     )
 
 
@@ -198,6 +199,20 @@ def _edit(e: dict[str, Any]) -> str:
     """One edit of a stored run, which may be a stranger's: nothing but a kind and whole numbers."""
     places = [None if e[name] is None else int(e[name]) for name in ("start", "end", "layer", "head")]
     return f"Edit({str(e['kind'])!r}, {', '.join(map(repr, places))})"
+
+
+def _mix_lines(c: Comparison) -> str:
+    """Mixes of the run that were decoded."""
+    if not mix.made(c):
+        return ""
+    lines = ["", "from kvviz.engine.mix import try_mix", "from kvviz.results.mix import Mix, with_mix", ""]
+    for row in mix.made(c):
+        budget = Budget.parse(row["budget"]).value
+        lines += [
+            f"mix = {mix.Mix.of(row['mix'])!r}",
+            f"result = with_mix(result, mix, try_mix(model, result, mix, {budget!r}))",
+        ]
+    return "\n".join([*lines, "print(result.to_frame().to_string())", ""])
 
 
 def figure_json(figure: go.Figure, theme: str = "light") -> str:

@@ -139,7 +139,8 @@ class MethodRef:
 
     options  ((name, value), ...), sorted by name.
     made     "edit1" for a kept set that was changed by hand, "control0" for a control, "mix1" for a mix of
-             stored numbers (`kvviz.results.mix`), else ""; "edit1+edit2" in runs that were saved with an edit of an edited set.
+             stored numbers (`kvviz.results.mix`), else ""; "edit1+edit2" in runs that were saved with an edit
+             of an edited set.
     """
 
     id: str

@@ -118,7 +118,7 @@ def synthetic_comparison(
         expected=expected,
         at_stops=stop_points,
         scores=scored,
-        lenses={"attention": attention, "effect": effect},
+        lenses={"attention": attention, "effect": effect, "value_size": 1 + effect, "key_norm": 2 - effect},
         seconds={"prefill": 0.8},
     )
 

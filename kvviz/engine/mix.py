@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import torch
 
@@ -19,14 +19,14 @@ from kvviz.engine.selection import Selection, selected
 from kvviz.engine.steps import called_as, result_of
 from kvviz.engine.trace import Trace
 from kvviz.errors import InputError
-from kvviz.identity import Budget, MethodRef
+from kvviz.identity import Budget
 from kvviz.methods import Method, Scores
-from kvviz.methods.mixing import positions, three_digits
+from kvviz.methods.mixing import never_zero, positions, three_digits
 from kvviz.methods.parts import POOL, POOL_KIND, SINKS, WINDOW, pool
 from kvviz.models import Model
 from kvviz.results import mix as recipes
 from kvviz.results.comparison import Comparison
-from kvviz.results.mix import MIX, POWERS, Mix, missing
+from kvviz.results.mix import MIX, POWERS, Mix, check_new, label_of, missing, name_in
 from kvviz.types import Event
 
 
@@ -83,7 +83,7 @@ def _score(c: Comparison, mix: Mix, options, index: int, context: int) -> torch.
         if name == "attention":
             part = pool(part, options)
         elif name == "key":
-            part = part.clamp_min(1e-6)
+            part = never_zero(part)
         out = out * part**power
     return out.float()
 
@@ -103,10 +103,10 @@ def try_mix_stream(
 ) -> Iterator[Event]:
     """`try_mix` as an iterator of events; the last one carries the result. What is to be tried is checked at
     the call."""
-    chosen = mixed(comparison, mix, budget)
-    number = 1 + len(comparison.settings.get("mixes") or [])
-    name = str(MethodRef(MIX, (), f"mix{number}"))
-    chosen = dataclasses.replace(chosen, method=name, label=f"Mix {number}", notes=[_note(mix), *chosen.notes])
+    check_new(comparison, mix, budget)
+    chosen, name = mixed(comparison, mix, budget), name_in(comparison, mix)
+    notes = [f"A mix of what the run stored: {mix.words}.", *chosen.notes]
+    chosen = dataclasses.replace(chosen, method=name, label=label_of(name), notes=notes)
     prompt = dataclasses.replace(comparison.prompt, input_ids=torch.as_tensor(comparison.prompt.input_ids))
     ask = Ask.of_settings(comparison.settings)
     ask = ask.of(methods=(), budgets=(), controlled=False, evict_every=None)
@@ -125,21 +125,7 @@ def try_mix_stream(
 def try_mix(stream: Iterator[Event]) -> Comparison:
     """The answer from what the mix keeps of this run: `variants[0]`, the very set that `mixed` gives.
 
-    trace, scored  of the same prompt, so that nothing is read again. `with_mix` puts it into the run.
+    trace, scored  of the same prompt, so that nothing is read again. `kvviz.results.mix.with_mix` puts it
+                   into the run.
     """
     return result_of(stream)
-
-
-def with_mix(c: Comparison, mix: Mix, tried: Comparison) -> Comparison:
-    """The run with the mix's answer beside the others, and its recipe in the settings."""
-    finished: Sequence = [v for v in tried.variants if v.finished != "cancelled"]
-    if not finished:
-        return c
-    answer = dataclasses.replace(finished[0], selection=finished[0].packed)
-    made = {"name": answer.method, "budget": answer.budget, "mix": mix.to_dict()}
-    settings = {**c.settings, "mixes": [*(c.settings.get("mixes") or []), made]}
-    return dataclasses.replace(c, variants=[*c.variants, answer], settings=settings)
-
-
-def _note(mix: Mix) -> str:
-    return f"A mix of what the run stored: {mix.words}."

@@ -14,6 +14,7 @@ from kvviz.engine.ask import Ask
 from kvviz.framing import Framing
 from kvviz.identity import Budget, MethodRef
 from kvviz.results.comparison import Variant
+from kvviz.results.mix import Mix
 from kvviz.results.passages import GRAINS
 from kvviz.results.story import MOST_STEPS, MOST_WORDS, Experiment, Opening, Places, Step, Story
 from kvviz.types import PROTOCOLS, Mark, ModelInfo, Prompt
@@ -215,6 +216,10 @@ def settings(s: Any, info: ModelInfo, size: int) -> dict[str, Any]:
             for name, most in (("layer", info.n_layers), ("head", info.n_kv_heads)):
                 if edit[name] is not None:
                     whole(edit[name], 0, most - 1)
+    for mixed in items(s.get("mixes") or []):
+        MethodRef.parse(text(mixed["name"]))
+        number(mixed["budget"])
+        Mix.of(mixed["mix"])
     Ask.of_settings(s)
     for name in ("date", "probe"):
         if s.get(name) is not None:

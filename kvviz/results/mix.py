@@ -1,4 +1,4 @@
-"""A mix: a method idea made of what a run stores of every entry, and the method file that is exactly this mix.
+"""A mix: a method idea made of what a run stores of every entry, and the method file that is this mix.
 
     score = pool(attention)^a * ||v||^v * ||k||^k * ((j + 1) / n)^r
 
@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kvviz.errors import InputError
-from kvviz.identity import shown
-from kvviz.results.comparison import Comparison
+from kvviz.identity import Budget, MethodRef, shown
+
+if TYPE_CHECKING:
+    from kvviz.results.comparison import Comparison
 
 WINDOW = 32  # queries behind the stored attention; the last tokens that are kept by rule
 MIX = "mix"  # its id where it stands beside methods
@@ -98,6 +100,45 @@ def missing(c: Comparison, mix: Mix | None = None) -> dict[str, str]:
     return lacking
 
 
+# -- in a run ---------------------------------------------------------------------------------------------
+
+
+def made(c: Comparison) -> list[dict[str, Any]]:
+    """The mixes that were decoded in this run: {"name": of the method, "budget": , "mix": its fields}."""
+    return list(c.settings.get("mixes") or [])
+
+
+def name_in(c: Comparison, mix: Mix) -> str:
+    """What this mix is called in the run: as before where it was decoded at another budget, "mix+mix2"."""
+    names = {row["name"]: row["mix"] for row in made(c)}
+    same = [name for name, known in names.items() if Mix.of(known) == mix]
+    return same[0] if same else str(MethodRef(MIX, (), f"mix{1 + len(names)}"))
+
+
+def label_of(name: str) -> str:
+    """ "Mix 2"."""
+    return f"Mix {MethodRef.parse(name).made.removeprefix(MIX)}"
+
+
+def with_mix(c: Comparison, mix: Mix, tried: Comparison) -> Comparison:
+    """The run with a mix's answer (the one of `tried`) beside the others, and its recipe in the settings;
+    as it is where the answer was stopped."""
+    finished = [v for v in tried.variants if v.finished != "cancelled"]
+    if not finished:
+        return c
+    answer = dataclasses.replace(finished[0], selection=finished[0].packed)
+    row = {"name": answer.method, "budget": answer.budget, "mix": mix.to_dict()}
+    settings = {**c.settings, "mixes": [*made(c), row]}
+    return dataclasses.replace(c, variants=[*c.variants, answer], settings=settings)
+
+
+def check_new(c: Comparison, mix: Mix, budget: float | int | str) -> None:
+    """InputError where the run has this mix at this budget already."""
+    name = name_in(c, mix)
+    if c.variant(name, Budget.parse(budget).value) is not None:
+        raise InputError(f"This mix was decoded at this budget already: it is {label_of(name)}.")
+
+
 # -- as a method file ---------------------------------------------------------------------------------
 
 _CALLS = {
@@ -126,8 +167,7 @@ def method_file(mix: Mix, id: str = "my_mix", label: str = "My mix") -> str:
         "",
         "",
         "def score(layer, options):",
-        "    mixed = torch.ones(layer.n_kv_heads, layer.context, dtype=torch.float64, "
-        "device=layer.keys.device)",
+        "    mixed = torch.ones(layer.n_kv_heads, layer.context, dtype=torch.float64)",
         *(f"    mixed = mixed * {_CALLS[name]} ** {power!r}" for name, power in mix.powers.items()),
         "    return Scores(mixed.float())",
         "",

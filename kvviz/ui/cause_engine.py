@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from kvviz.engine.ask import Ask
+from kvviz.identity import MethodRef
 from kvviz.results.comparison import FULL, Comparison, Variant
+from kvviz.results.mix import MIX
 from kvviz.results.verdict import judge
 from kvviz.types import Event
 
@@ -59,7 +61,7 @@ def branch_events(
     from kvviz.methods import parse_method
 
     v = next((x for x in c.variants if x.key == key), c.full)
-    method = [] if v.method == FULL else [v.method]
+    method = [] if MethodRef.parse(v.method).id in (FULL, MIX) else [v.method]
     if held is None:
         yield Event("prefill", "Reading the document")
         held = Scored(prefill(model, prompt, needs=needs_of(method), cancel=cancel))
