@@ -9,6 +9,7 @@ import dataclasses
 import threading
 import time
 from collections.abc import Iterator
+from typing import cast
 
 import torch
 
@@ -21,6 +22,7 @@ from kvviz.engine.trace import Trace
 from kvviz.errors import InputError
 from kvviz.identity import Budget
 from kvviz.methods import Method, Scores
+from kvviz.methods.layer import Rows
 from kvviz.methods.mixing import never_zero, positions, three_digits
 from kvviz.methods.parts import POOL, POOL_KIND, SINKS, WINDOW, pool
 from kvviz.models import Model
@@ -46,7 +48,8 @@ def mixed(c: Comparison, mix: Mix, budget: float | int | str) -> Selection:
     started = time.perf_counter()
     for why in missing(c, mix).values():
         raise InputError(why)
-    asked, rows, spec = Budget.parse(budget), _Stored(c), _spec(mix)
+    asked, spec = Budget.parse(budget), _spec(mix)
+    rows = cast(Rows, _Stored(c))  # nothing but its scores asks for more, and those are here
     options = spec.resolve()
     want = Wanted.at(rows, spec, options, asked.of(c.n))
     layers = [

@@ -117,7 +117,7 @@ def selected(
         label=label_of(spec, resolved),
         budget=asked.value,
         entries=b,
-        options=resolved,
+        options=dict(resolved),
         scope=ALLOCATORS[resolved["allocation"]].scope,
         notes=notes,
         seconds=time.perf_counter() - started,
