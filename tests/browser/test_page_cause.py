@@ -14,8 +14,13 @@ RUN = "?r=stored-e-findings&a=snapkv&b=dropkv&k=0.1"
 
 def test_causes_fork_and_attention_are_shown_without_a_model(visit):
     page = visit(RUN + "&v=cause")
-    page.wait_for_selector("#kv-cause-map .kv-plot-box[data-drawn]")
     expect(page.locator("#kv-cause-words")).to_contain_text("back into SnapKV's cache")
+    held = page.locator("#kv-cause-held .kv-plot-box")
+    assert held.get_attribute("data-drawn") is None  # it is not in sight
+    page.locator("#kv-cause-held").scroll_into_view_if_needed()
+    expect(held).to_have_attribute("data-drawn", "1")
+    page.locator("#kv-cause-found > summary").click()
+    page.wait_for_selector("#kv-cause-map .kv-plot-box[data-drawn]")
     page.locator("#kv-way-taken_out").check()
     expect(page.locator("#kv-cause-heads h3")).to_contain_text("taken out of the whole cache")
     page.locator("#kv-sheet-cause .kv-edits .kv-word").first.click()
@@ -43,8 +48,9 @@ def test_find_the_cause_tells_how_long_stops_and_goes_on(visit_fresh):
     expect(job).to_contain_text("about 30 s left")
     page.locator("#kv-live button").click()
     expect(job).to_contain_text("Stopped. What was found until then is shown.")
-    page.wait_for_selector("#kv-cause-heads .kv-plot-box[data-drawn]")
     expect(page.locator("#kv-find-cause")).to_have_text("Go on")
+    page.locator("#kv-cause-heads").scroll_into_view_if_needed()
+    page.wait_for_selector("#kv-cause-heads .kv-plot-box[data-drawn]")
     page.locator("#kv-find-cause").click()
     expect(page.locator("#kv-cause-words")).to_contain_text("back into SnapKV's cache")
     expect(page.locator("#kv-find-cause")).to_have_count(0)
@@ -78,8 +84,9 @@ def test_every_example_opens_its_causes_and_fork(visit_fresh, examples):
     page = visit_fresh(f"?r=stored-{names[0]}&v=cause", url=examples)
     for name in names:
         page.goto(f"{examples}?r=stored-{name}&v=cause")
-        page.wait_for_selector("#kv-cause-rescue .kv-plot-box[data-drawn]")
         expect(page.locator("#kv-cause-words")).to_contain_text("back into SnapKV's cache")
-        for panel in ("cause-heads", "cause-passages", "cause-held", "cause-map"):
+        page.locator("#kv-cause-found > summary").click()
+        for panel in ("cause-rescue", "cause-heads", "cause-passages", "cause-held", "cause-map"):
+            page.locator(f"#kv-{panel}").scroll_into_view_if_needed()
             page.wait_for_selector(f"#kv-{panel} .kv-plot-box[data-drawn]", state="attached")
         expect(page.locator("#kv-fork-button")).to_be_visible()

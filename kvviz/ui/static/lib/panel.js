@@ -3,11 +3,13 @@ import {fileName, h, put, save} from './dom.js';
 import {plainTitle} from './format.js';
 import {ask} from './page.js';
 import {Plot} from './plot.js';
-import {S, addView, redo} from './state.js';
+import {S, addView, redo, refresh} from './state.js';
+
+const NEAR = '200px 0px';  // above and below what is in sight
 
 export class Panel {
   constructor({id, title, height, view, tab, reads, args = () => ({}), tools = [], needsB = false,
-    onPick, onBox, onZoom, onHover, onReset, mark, after, readout = true, apart = null,
+    onPick, onBox, onZoom, onHover, onReset, mark, after, readout = true, apart = null, whenNear = false,
     of = () => ({sel: S.sel, run: S.run})}) {
     Object.assign(this, {name: view, args, needsB, mark, after, of});
     this.title = h('h3', {class: 'kv-panel-title'}, title);
@@ -31,8 +33,17 @@ export class Panel {
       this.foot, this.tableBox,
       h('p', {class: 'kv-toolong'}, 'This view took too long. The rest of the page is up to date. ',
         get('Try again', () => redo(this.view))));
-    this.view = addView({id, reads, tab, apart, el: this.el, refresh: seq => this.load(seq)});
+    this.view = addView({id, reads, tab, apart, el: this.el, far: whenNear, refresh: seq => this.load(seq)});
+    if (whenNear) this.watch();
     document.addEventListener('kv:sel', () => this.remark());
+  }
+
+  // Asked for and drawn when it comes near what is in sight, so that a long tab opens at once.
+  watch() {
+    new IntersectionObserver(entries => {
+      this.view.far = !entries[entries.length - 1].isIntersecting;
+      refresh(this.view);
+    }, {rootMargin: NEAR}).observe(this.el);
   }
 
   async load(seq) {

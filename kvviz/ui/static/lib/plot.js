@@ -30,6 +30,7 @@ export class Plot {
 
   async paint() {
     if (!this.spec || !this.host.isConnected || !this.host.clientWidth) return;
+    this.painting = true;
     const Plotly = await library(this.spec.data);
     await new Promise(done => setTimeout(done));  // what has come meanwhile is shown before this is laid out
     const {data, layout} = resolve({data: this.spec.data, layout: this.spec.layout});
@@ -67,6 +68,7 @@ export class Plot {
     await Plotly.react(this.host, data, layout, {displayModeBar: false, responsive: false, scrollZoom: false,
       doubleClick: this.onReset ? false : 'reset', ...this.spec.config});
     this.quiet -= 1;
+    this.painting = false;
     this.el.setAttribute('aria-label', layout.meta?.summary || this.name);
     this.el.dataset.drawn = String(Number(this.el.dataset.drawn || 0) + 1);
     if (!this.wired) this.wire(Plotly);
@@ -150,7 +152,10 @@ export class Plot {
   async fit() {
     const width = this.host.clientWidth;
     if (!width || !this.spec) return;
-    if (!this.wired) { await this.paint(); return; }
+    if (!this.wired) {  // a figure that is on its way needs no second drawing
+      if (!this.painting) await this.paint();
+      return;
+    }
     if (this.width === width) return;
     const before = this.width;
     this.width = width;

@@ -60,7 +60,8 @@ export function touch(changed) {
 }
 
 // A view apart says itself when it can be seen; the others can while a run is shown, each in its tab.
-const seen = view => view.apart ? view.apart()
+// One that is drawn when it comes near waits while it is `far`.
+const seen = view => view.far ? false : view.apart ? view.apart()
   : Boolean(S.run && S.meta) && S.page === 'run' && (!view.tab || view.tab === S.tab);
 
 // Whether a view that can be seen is still being asked for.

@@ -38,10 +38,12 @@ found.map(hit => h('i', {class: hit ? 'kv-dot kv-hit' : 'kv-dot'}))));
 
 function topWords(reply) {
   const way = reply.tops[LOOK.direction];
-  const rows = [...way.head, ...way.passage].filter(Boolean);
   const one = t => h('li', {}, h('button', {class: 'kv-word', dir: 'auto', onclick: () => choose(t.tok
     ? {tok: t.tok} : {layer: t.layer, head: t.head}, 'cause')}, t.name), `: ${t.words}`);
-  put(tops, rows.length ? h('ul', {class: 'kv-edits'}, rows.map(one)) : null, h('p', {}, reply.add_up));
+  const list = (title, rows) => rows.length
+    ? h('div', {}, h('h4', {}, title), h('ol', {class: 'kv-edits'}, rows.map(one))) : null;
+  put(tops, h('div', {class: 'kv-split'}, list('Strongest heads', way.head),
+    list('Strongest passages', way.passage)), h('p', {}, reply.add_up));
 }
 
 const barWords = p => Array.isArray(p.customdata) ? p.customdata[p.customdata.length - 1]
@@ -83,8 +85,8 @@ export function buildCause() {
     const reply = await ask('cause');
     if (reply.lost) return;
     const found = !reply.error && reply.found;
-    for (const box of [way, each, rescued, agreed, rescueBox]) box.hidden = !found;
-    would.hidden = reply.error || !reply.would;
+    for (const box of [each, rescued, agreed, rescueBox]) box.hidden = !found;
+    for (const box of [would, holding, mapFold]) box.hidden = reply.error || !reply.would;
     if (reply.error) { put(intro, reply.error); return; }
     if (!found) {
       put(intro, h('p', {},
@@ -103,9 +105,10 @@ export function buildCause() {
     put(wouldBox, h('p', {}, reply.would_words));
     topWords(reply);
   }});
-  const rescue = new Panel({id: 'cause-rescue', title: 'The entries that return the answer',
-    view: 'cause_rescue',
-    tab, height: 220, reads, args: () => ({columns: rescue.plot.pixels() || 300}),
+  const panel = (id, title, height, reads, more) => new Panel({id: `cause-${id}`, title, tab, height, reads,
+    view: `cause_${id}`, whenNear: true, ...more});
+  const rescue = panel('rescue', 'The entries that return the answer', 220, reads, {
+    args: () => ({columns: rescue.plot.pixels() || 300}),
     onHover: p => rescueWords(p, rescue),
     onPick: p => {
       const at = rescue.plot.spec.layout.meta.heads;
@@ -115,34 +118,32 @@ export function buildCause() {
       }
     }});
   rescue.plot.sides = 90;
-  const heads = new Panel({id: 'cause-heads', title: 'Heads', view: 'cause_heads', tab, height: 400,
-    reads: [...reads, 'direction'], args: () => ({direction: LOOK.direction}), onHover: barWords,
-    mark: headRect,
+  const heads = panel('heads', 'Heads', 400, [...reads, 'direction'], {
+    args: () => ({direction: LOOK.direction}), onHover: barWords, mark: headRect,
     onPick: p => p.pointNumber?.length === 2
       && choose({layer: p.pointNumber[0], head: p.pointNumber[1]}, 'cause')});
   const unit = chooser('Dots are', [['head', 'KV heads'], ['passage', 'passages']], 'head',
     v => { LOOK.unit = v; touch(['unit']); }, {id: 'kv-cause-unit'});
-  const scatter = new Panel({id: 'cause-scatter', title: 'Put back against taken out', view: 'cause_scatter',
-    tab,
-    height: 400, reads: [...reads, 'unit'], args: () => ({unit: LOOK.unit}), tools: [unit], onHover: barWords,
+  const scatter = panel('scatter', 'Put back against taken out', 400, [...reads, 'unit'], {
+    args: () => ({unit: LOOK.unit}), tools: [unit], onHover: barWords,
     onPick: p => Array.isArray(p.customdata) && choose(LOOK.unit === 'head'
       ? {layer: p.customdata[0], head: p.customdata[1]} : {tok: p.customdata.slice(0, 2)}, 'cause')});
-  const bars = new Panel({id: 'cause-passages', title: 'Passages', view: 'cause_passages', tab, height: 280,
-    reads: [...reads, 'direction'], args: () => ({direction: LOOK.direction}), onHover: barWords,
+  const bars = panel('passages', 'Passages', 280, [...reads, 'direction'], {
+    args: () => ({direction: LOOK.direction}), onHover: barWords,
     onPick: p => Array.isArray(p.customdata) && choose({tok: p.customdata.slice(0, 2)}, 'cause'),
     mark: () => S.sel.tok ? [{x0: S.sel.tok[0] - 0.5, x1: S.sel.tok[1] - 0.5, y0: 0, y1: 1,
       yref: 'paper'}] : []});
-  const agree = new Panel({id: 'cause-agreement', title: 'Does each method keep what matters?',
-    view: 'cause_agreement', tab, height: 220, reads: [...reads, 'b'], onHover: barWords});
-  const held = new Panel({id: 'cause-held', title: 'Who holds the cache that would do', view: 'cause_held',
-    tab,
-    height: 220, reads: [...reads, 'b'], onHover: barWords});
-  const map = new Panel({id: 'cause-map', title: 'Found by search', view: 'cause_map', tab, height: 400,
-    reads: ['run'], args: () => ({columns: map.plot.pixels() || 300})});
+  const agree = panel('agreement', 'Does each method keep what matters?', 220, [...reads, 'b'],
+    {onHover: barWords});
+  const held = panel('held', 'Who holds the cache that would do', 220, [...reads, 'b'], {onHover: barWords});
+  const map = panel('map', 'Found by search', 400, ['run'],
+    {args: () => ({columns: map.plot.pixels() || 300})});
   map.plot.sides = 90;
-  const each = h('div', {}, h('div', {class: 'kv-split'}, heads.el, scatter.el), tops, bars.el);
-  const rescued = h('div', {}, rescue.el), agreed = h('div', {}, agree.el);
-  const would = h('div', {}, h('h3', {class: 'kv-panel-title'}, 'The cache that would do'), wouldBox, held.el,
-    map.el);
-  return [intro, line, rescueBox, rescued, way, each, agreed, would];
+  const each = h('div', {}, way, tops, h('div', {class: 'kv-split'}, heads.el, scatter.el), bars.el);
+  const rescued = h('div', {}, rescue.el);
+  const agreed = h('div', {}, agree.el), holding = h('div', {}, held.el);
+  const mapFold = h('details', {class: 'kv-more', id: 'kv-cause-found'},
+    h('summary', {}, 'Which entries the cache that would do holds'), map.el);
+  const would = h('div', {}, h('h3', {class: 'kv-panel-title'}, 'The cache that would do'), wouldBox);
+  return [intro, line, rescueBox, rescued, each, would, h('div', {class: 'kv-split'}, holding, agreed), mapFold];
 }
