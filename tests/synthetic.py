@@ -17,6 +17,7 @@ from kvviz.results.comparison import Comparison, Point, Variant
 from kvviz.results.fork import Fork, Path, Step
 from kvviz.results.kept import KeptSet
 from kvviz.results.passages import passages
+from kvviz.results.turns import Turn
 from kvviz.types import Mark, ModelInfo, Prompt
 
 METHODS = ("snapkv", "dropkv", "streaming_llm")
@@ -222,6 +223,16 @@ def with_findings(c: Comparison, method: str = "snapkv", budget: float | int = 0
         answer_attention=seen,
         ablation=Ablation(rows, c.full.text, "right"),
     )
+
+
+def with_turn(c: Comparison, question: str, expected: str | None = None, fresh: bool = False) -> Comparison:
+    """The comparison after a further question that every cache of it answered."""
+    said = [
+        dataclasses.replace(v, selection=None, text=f"{v.label} to {question}", token_ids=[5, i])
+        for i, v in enumerate([c.full, *(v for v in c.variants if not v.made)])
+    ]
+    turn = Turn(question, expected, fresh, [7], said[0], said[1:], 1.0)
+    return dataclasses.replace(c, turns=[*c.turns, turn])
 
 
 @contextmanager

@@ -60,6 +60,23 @@ print(kvviz.__file__, len(c.variants), len(examples()), len(Texts().files), len(
     assert [int(count) > 0 for count in counts] == [True] * 5
 
 
+def test_the_stored_sweeps_open(installed, tmp_path):
+    code = """
+from kvviz.ui.sweeps import SweepStore, stored_sweeps
+print(*(f"{key} {bool(SweepStore().get(key).nbytes)}" for key in sorted(stored_sweeps())))
+"""
+    opened = run(installed, tmp_path, "-c", code).split()
+    assert "stored-papers" in opened[::2] and set(opened[1::2]) == {"True"}
+    assert len(opened) == 2 * len([path for path in (ROOT / "assets" / "sweeps").iterdir() if path.is_dir()])
+
+
+def test_a_stored_run_is_exported_as_a_page(installed, tmp_path):
+    stored = sorted((installed / "kvviz" / "assets" / "runs").glob("*.zip"))[0]
+    run(installed, tmp_path, "-m", "kvviz", "export", str(stored), "--html", "page.html")
+    page = (tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "kvviz/views/kept.js" in page and "58213" in page
+
+
 def test_benchmarks_ask_for_a_checkout(installed, tmp_path):
     command = [sys.executable, "-m", "kvviz", "bench", "growth"]
     environment = {**os.environ, "PYTHONPATH": str(installed)}

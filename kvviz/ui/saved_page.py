@@ -27,7 +27,8 @@ MOST_PLAYED = 20_000  # tokens up to which the file holds every stop of the slid
 _ANSWER = ("a", "b", "budget")
 # What the page asks beside its figures, by tab ("" = always), and the fields that each one reads.
 _READS: dict[str, dict[str, tuple[str, ...]]] = {
-    "": {"cards": _ANSWER, "finding": _ANSWER, "document": (*_ANSWER, "layer", "head", "grain")},
+    "": {"cards": _ANSWER, "turns": _ANSWER, "finding": _ANSWER,
+         "document": (*_ANSWER, "layer", "head", "grain")},
     "why": {"why_card": (*_ANSWER, "tok", "layer", "head")},
     "cause": {"cause": ("a", "budget")},
 }

@@ -5,12 +5,11 @@ from __future__ import annotations
 import dataclasses
 import time
 
-from synthetic import LABELS, synthetic_comparison, with_findings
+from synthetic import LABELS, synthetic_comparison, with_findings, with_turn
 
 from kvviz.errors import Cancelled, InputError
 from kvviz.methods import ArtefactSpec, get_method
 from kvviz.results.kept import KeptSet
-from kvviz.results.turns import Turn
 from kvviz.types import Event
 
 
@@ -79,17 +78,7 @@ class FakeEngine:
                 return
             time.sleep(self.pause)
             yield Event("decode", f"Step {step}", step, self.steps, None, {"full@1.0": f"It is {step}"})
-        yield Event("done", "Done", 1, 1, 0.0, result=self.answered(c, question, expected, fresh))
-
-    def answered(self, c, question, expected, fresh):
-        """The run with a turn, in which every cache says its name and the question."""
-        own = [v for v in c.variants if not v.made]
-        said = [
-            dataclasses.replace(v, selection=None, text=f"{v.label} to {question}", token_ids=[5, i])
-            for i, v in enumerate([c.full, *own])
-        ]
-        turn = Turn(question, expected, fresh, [7], said[0], said[1:], 1.0)
-        return dataclasses.replace(c, turns=[*c.turns, turn])
+        yield Event("done", "Done", 1, 1, 0.0, result=with_turn(c, question, expected, fresh))
 
     def grid(self, grid, cancel, progress):
         from many import sweep_rows
@@ -131,7 +120,7 @@ class FakeEngine:
                 methods=tuple(m for m in ask.methods if m in LABELS),
             )  # fmt: skip
             for question, expected in ask.questions if into is None else ():
-                result = self.answered(result, question, expected, True)
+                result = with_turn(result, question, expected, True)
             yield Event("done", "Done", 1, 1, 0.0, result=result)
         finally:
             self.ended.append(cancel.is_set())

@@ -5,6 +5,7 @@ import re
 from dataclasses import replace
 
 import pytest
+from synthetic import with_turn
 
 from kvviz.results.story import Opening, Step
 from kvviz.ui import assets
@@ -53,6 +54,15 @@ def test_a_step_about_the_budget_can_be_played_with_its_own_methods(comparison):
     played = [one["sel"] for one in _part(page, "replies") if one["view"] == "document"]
     budgets = {sel["budget"] for sel in played if (sel["a"], sel["layer"], sel["head"]) == ("dropkv", 1, 2)}
     assert {0.01, 0.02, 0.05, 0.5, 1.0} <= budgets
+
+
+def test_further_questions_are_in_a_saved_page_at_each_stop_of_the_slider(comparison):
+    asked = with_turn(comparison, "Who wrote it?")
+    replies = [one for one in _part(page_html(asked), "replies") if one["view"] == "turns"]
+    assert {one["sel"]["budget"] for one in replies} >= {0.01, 0.05, 0.1, 1.0}
+    for one in replies:
+        (turn,) = one["reply"]["turns"]
+        assert turn["question"] == "Who wrote it?" and turn["cards"][0]["words"][0][0].startswith("Full")
 
 
 def test_texts_in_a_saved_page_are_neither_markup_nor_code(told):

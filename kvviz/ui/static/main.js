@@ -40,8 +40,8 @@ export function start({element, props, server, trigger, plotly, offline = false}
     ['beside', 'Two runs', ...buildBeside()]]);
   put(page.app, banner, offline ? null : buildForm(), buildTour(), statusLine, liveBox, findingBox,
     h('div', {class: 'kv-explore'}, buildQuestion(), buildBar(), buildStory(), ...buildAnswers(),
-      offline ? null : buildTalk(),
-      h('div', {class: 'kv-work'}, buildDocument(), views), under), offline ? null : buildEvidence(), live);
+      buildTalk(), h('div', {class: 'kv-work'}, buildDocument(), views), under),
+    offline ? null : buildEvidence(), live);
   for (const [id, {button}] of tabs) button.hidden = offline && !boot.tabs.includes(id);
   mountHead();
   document.documentElement.classList.toggle('kv-framed', window.parent !== window);
