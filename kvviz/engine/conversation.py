@@ -6,7 +6,9 @@
     session.comparison.turns_frame()            # tables over the questions; saved with the run
 
 Caches are gathered from the kept sets that the run holds, so a run from a file can be asked as well, by one
-reading of its document. Positions stay those of the tokens seen; evicted entries stay gone.
+reading of its document. Positions stay those of the tokens seen; evicted entries stay gone. In a run that
+evicts while generating the cuts go on over the turns: every so many tokens of question or answer, from the
+document's end (of a fresh question) or from the run's first token on.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import dataclasses
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 
@@ -24,6 +28,7 @@ from kvviz.engine.decode import Answer, Sampling, Wave, feed_same, forced, gener
 from kvviz.engine.documents import is_blank, readable
 from kvviz.engine.measures import first_difference, kl_divergence
 from kvviz.engine.prompts import build_prompt
+from kvviz.engine.rolling import Rolling
 from kvviz.engine.scoring import Scored
 from kvviz.engine.steps import called_as, result_of
 from kvviz.engine.templates import further, moment_of
@@ -40,9 +45,6 @@ from kvviz.types import QUESTION_AGNOSTIC, Event, Prompt
 
 _PIECE = 256  # tokens of earlier turns fed at once
 _EVENT_SECONDS = 0.2
-EVICTING = (
-    "A run that evicts while generating takes no further questions. Run it without evicting while generating."
-)
 
 
 class Conversation:
@@ -95,8 +97,6 @@ def ask_stream(
     question = readable(question)[0].strip()
     if is_blank(question):
         raise InputError("Ask a question about the document.")
-    if Ask.of_settings(comparison.settings).evict_every is not None:
-        raise InputError(EVICTING)
     variants = [v for v in comparison.variants if v.selection is not None and not v.made]
     variants = [v for v in variants if v.finished not in ("", "cancelled")]
     for turn in [] if fresh else chain(comparison.turns)[1]:
@@ -122,8 +122,6 @@ def checked_questions(
     """(question, expected answer or None) of each, given alone or as such a pair. InputError for one that
     cannot be asked of the compressed document, before that is read."""
     asked = question_pairs(given)
-    if asked and ask.evict_every is not None:
-        raise InputError(EVICTING)
     most = model.info.max_tokens
     for question, _ in asked:
         more = len(tokens_of(model, prompt, question, fresh=True))
@@ -193,10 +191,22 @@ def tokens_of(model: Model, prompt: Prompt, question: str, fresh: bool) -> list[
     return [token.id for token in encode(model.tokenizer, laid)]
 
 
-def needs_for(variants: Sequence[Variant]) -> frozenset[str]:
-    """What a reading must carry to make these caches again: what methods that add to the output ask for."""
-    adding = {v.method: v.options for v in variants if not v.made and parse_method(v.method)[0].readout}
-    return needs_of(adding, adding)
+def needs_for(c: Comparison) -> frozenset[str]:
+    """What a reading must carry to make the caches of a run again: what methods ask for that add to the
+    output or go on evicting."""
+    cutting = Ask.of_settings(c.settings).evict_every is not None
+    made = {v.method: v.options for v in c.variants if not v.made}
+    again = {name: used for name, used in made.items() if cutting or parse_method(name)[0].readout}
+    return needs_of(again, again)
+
+
+@dataclass(frozen=True)
+class _Cache(Kept):
+    """What one cache of the run holds, and what decides where it is cut (`rolling.Rule`)."""
+
+    method: str = ""
+    entries: int = 0
+    options: dict[str, Any] = field(default_factory=dict)
 
 
 class _Talk:
@@ -248,12 +258,12 @@ class _Talk:
         turn.variants = [_blank(v) for v in self.variants]
         try:
             if scored is None:
-                needs = needs_for(self.variants)
-                trace = yield from prefill_events(self.model, self.prompt, needs, self.cancel)
+                trace = yield from prefill_events(self.model, self.prompt, needs_for(self.c), self.cancel)
                 scored = Scored(trace)
             answers = [turn.full, *turn.variants]
             pairs = list(zip(answers, [self.c.full, *self.variants]))
-            waves = list(batches(scored.trace, pairs, _entries))
+            alone = None if self.ask.evict_every is None else 1  # each is cut where its own answers end
+            waves = list(batches(scored.trace, pairs, _entries, alone))
             for number, wave in enumerate(waves, 1):
                 yield from self._wave(scored.trace, wave, turn.full, number, len(waves))
         except Cancelled:
@@ -264,31 +274,44 @@ class _Talk:
         more = dataclasses.replace(self.c, turns=[*self.c.turns, turn])
         yield Event("done", "Done", 1, 1, 0.0, result=more, scored=scored)
 
-    def _kept(self, trace: Trace, v: Variant) -> Kept:
+    def _kept(self, trace: Trace, v: Variant) -> _Cache:
         mask = [torch.from_numpy(row) for row in v.packed.mask]
         spec, _ = parse_method(v.method)
-        return Kept(mask, None if spec.readout is None else spec.readout(trace, mask, v.entries, v.options))
+        readout = None if spec.readout is None else spec.readout(trace, mask, v.entries, v.options)
+        return _Cache(mask, readout, v.method, v.entries, v.options)
 
-    def _wave(
-        self, trace: Trace, pairs: Sequence[tuple[Variant, Variant]], full: Variant, number: int, waves: int
-    ) -> Iterator[Event]:
-        """Decode some caches together, after what was said in each."""
-        answers = [answer for answer, _ in pairs]
-        selections = [None if v is self.c.full else self._kept(trace, v) for _, v in pairs]
-        before = [self._before(v) for _, v in pairs]
-        most = self.ask.max_new_tokens
-        capacity = max(max(map(len, before)), len(self.ids) + most)
-        wave = Wave(self.model, build_cache(trace, selections), capacity, self.cancel)
-        for answer, size in zip(answers, wave.cache.bytes):
-            answer.bytes = size
+    def _begun(self, trace: Trace, held: Sequence[Variant]) -> tuple[Wave, torch.Tensor]:
+        """A wave of these caches after what was said in each and the question; the logits behind it."""
+        kept = [None if v is self.c.full else self._kept(trace, v) for v in held]
+        before = [self._before(v) for v in held]
+        most, every = len(self.ids) + self.ask.max_new_tokens, self.ask.evict_every
+        if every is not None:  # one cache: all lies in its tail, where it is cut
+            (said,) = before
+            wave = Wave(self.model, build_cache(trace, kept), len(said) + most, self.cancel)
+            if kept != [None]:
+                Rolling(trace, wave, kept, every)
+            *_, logits = feed_same(wave, [*said, *self.ids], every=False)
+            return wave, logits[:, -1]
+        wave = Wave(self.model, build_cache(trace, kept), max(*map(len, before), most), self.cancel)
         if any(before):
             longest = max(map(len, before))
             filled = torch.tensor([[*ids, *[0] * (longest - len(ids))] for ids in before])
             for piece in filled.split(_PIECE, 1):
                 wave.feed(piece.to(self.model.device), 1)
             wave.remember([len(ids) for ids in before])
-        for logits in feed_same(wave, self.ids, every=False):
-            first = logits[:, -1]
+        *_, logits = feed_same(wave, self.ids, every=False)
+        return wave, logits[:, -1]
+
+    def _wave(
+        self, trace: Trace, pairs: Sequence[tuple[Variant, Variant]], full: Variant, number: int, waves: int
+    ) -> Iterator[Event]:
+        """Decode some caches together, after what was said in each."""
+        answers, held = zip(*pairs)
+        most = self.ask.max_new_tokens
+        wave, first = self._begun(trace, held)
+        asked = wave.length
+        for answer, size in zip(answers, wave.cache.bytes):
+            answer.bytes = size
         written = [Answer() for _ in answers]
         sampling = Sampling(self.ask.temperature, self.ask.top_p, self.ask.seed)
         shown = started = time.perf_counter()
@@ -308,11 +331,13 @@ class _Talk:
             answer.tokens = [self.model.tokenizer.decode([t]) for t in one.token_ids]
             answer.text = self._text(one.token_ids)
             answer.first_difference = first_difference(full.token_ids, answer.token_ids)
+        if wave.watcher is not None:  # its cuts cannot be taken back: begin again
+            wave, first = self._begun(trace, held)
+        wave.truncate(asked)
         self._measure(wave, answers, first, full)
 
-    def _measure(self, wave: Wave, answers: list[Variant], first: torch.Tensor, full: Variant) -> None:
+    def _measure(self, wave: Wave, answers: Sequence[Variant], first: torch.Tensor, full: Variant) -> None:
         """Feed the full cache's answer to every cache: KL a step."""
-        wave.truncate(len(self.ids))
         leads, said = answers[0] is full, full.token_ids
         rows = []
         for step, logits in forced(wave, first, said[:-1]):

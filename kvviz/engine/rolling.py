@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import torch
 
 from kvviz.engine.attention import rows_attention
 from kvviz.engine.decode import Cut, Wave
-from kvviz.engine.selection import Selection, select
+from kvviz.engine.selection import select
 from kvviz.engine.trace import MAX_WINDOW, Trace, last_queries
 from kvviz.errors import InputError
 from kvviz.methods import parse_method
@@ -87,6 +87,19 @@ def check_rolling(model, names: Sequence[str], options: Sequence[dict[str, Any]]
             raise InputError(f"{method.label} evicts while decoding with the uniform allocation only.")
 
 
+class Rule(Protocol):
+    """What a cache was made by, and what it held then: as in `Selection`."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def entries(self) -> int: ...
+    @property
+    def options(self) -> dict[str, Any]: ...
+    @property
+    def mask(self) -> list[torch.Tensor]: ...
+
+
 class Rolling:
     """Watches a wave and cuts its caches back every `every` new tokens.
 
@@ -97,7 +110,7 @@ class Rolling:
     """
 
     def __init__(
-        self, trace: Trace, wave: Wave, selections: Sequence[Selection | None], every: int, lead: int = 0
+        self, trace: Trace, wave: Wave, selections: Sequence[Rule | None], every: int, lead: int = 0
     ):
         self.wave, self.every, self.lead = wave, every, lead
         self.selections = list(selections)
@@ -136,7 +149,7 @@ class Rolling:
                 masks[variant] = self._chosen(variant, selection)
         self.wave.evict(masks)
 
-    def _chosen(self, variant: int, selection: Selection) -> list[torch.Tensor]:
+    def _chosen(self, variant: int, selection: Rule) -> list[torch.Tensor]:
         """What a variant keeps of what it holds; writes the record."""
         held = self.held(variant)
         mask = select(held, selection.method, selection.entries, **selection.options).mask
@@ -184,7 +197,7 @@ class Rolling:
         return out
 
 
-def _first_sums(trace: Trace, selection: Selection | None) -> list[torch.Tensor] | None:
+def _first_sums(trace: Trace, selection: Rule | None) -> list[torch.Tensor] | None:
     """Accumulated attention of the kept rows at the end of the prompt, [Hq, b] a layer (H2O)."""
     if selection is None or "column_sums" not in parse_method(selection.method)[0].needs:
         return None

@@ -36,8 +36,11 @@ def branch_seconds(c: Comparison) -> float | None:
 
 
 def turn_seconds(c: Comparison) -> float | None:
-    """About how long a further question takes: as the last one did, else as the run's answers did."""
-    return c.turns[-1].seconds if c.turns else c.seconds.get("decode")
+    """About how long a further question takes: as the last one did, else as the run's answers did; None for
+    the first one to caches that are cut while generating, which then write one by one."""
+    if c.turns:
+        return c.turns[-1].seconds
+    return None if c.settings.get("evict_every") else c.seconds.get("decode")
 
 
 @dataclass(frozen=True)

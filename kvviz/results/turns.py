@@ -67,7 +67,11 @@ def chain(turns: list[Turn]) -> tuple[bool, list[Turn]]:
 
 def words(c: Comparison) -> str:
     """What is to be known before a further question is asked, "" where nothing is."""
-    return "" if c.prompt.protocol == QUESTION_AGNOSTIC else CUT_FOR_FIRST
+    every = c.settings.get("evict_every")
+    said = [] if c.prompt.protocol == QUESTION_AGNOSTIC else [CUT_FOR_FIRST]
+    if every:
+        said.append(f"Each cache goes on being cut every {every} new tokens, over the turns as well.")
+    return " ".join(said)
 
 
 def rows(c: Comparison) -> list[dict[str, Any]]:

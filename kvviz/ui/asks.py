@@ -147,7 +147,7 @@ def request(limits: Settings | None = None, **given: Any) -> Request:
     if limits is not None:
         texts = ("document", "question", "system", "expected")
         check_text(limits, **{name: given[name] for name in texts if isinstance(given.get(name), str)})
-    given["questions"] = _questions(given.get("questions", ()), given.get("evict_every"), limits)
+    given["questions"] = _questions(given.get("questions", ()), limits)
     given["system"] = given.get("system", "").strip() or None
     given["model"] = model_name(given.get("model", "")) or Request.model
     for name, known in (("protocol", PROTOCOLS), ("dtype", DTYPES)):
@@ -159,11 +159,9 @@ def request(limits: Settings | None = None, **given: Any) -> Request:
 MOST_QUESTIONS = 20  # asked beside the first one in one run
 
 
-def _questions(
-    given: Any, evict_every: Any, limits: Settings | None
-) -> tuple[tuple[str, str | None], ...]:
+def _questions(given: Any, limits: Settings | None) -> tuple[tuple[str, str | None], ...]:
     """Further questions to the compressed document, each a text or one with its expected answer."""
-    from kvviz.engine.conversation import EVICTING, question_pairs
+    from kvviz.engine.conversation import question_pairs
 
     if not isinstance(given, list | tuple):
         raise InputError(f"Further questions are a list of texts, not {shown(given)}.")
@@ -173,8 +171,6 @@ def _questions(
             "here. Leave some out, or ask them afterwards."
         )
     pairs = tuple(question_pairs(given))
-    if pairs and evict_every is not None:
-        raise InputError(EVICTING)
     if limits is not None:
         for question, expected in pairs:
             check_text(limits, question=question, expected=expected or "")

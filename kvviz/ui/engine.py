@@ -29,7 +29,8 @@ def _run_seconds(key: Key, ask: Request, into: Comparison | None) -> int:
     tokens = len(ask.document) // 3 if into is None else len(into.prompt.input_ids)
     again = bool({"repeat", "column_sums"} & needs_of(ask.methods, ask.options))
     waves = 1 + len(ask.methods) * len(ask.budgets) // 16
-    waves *= 1 + (len(ask.questions) if into is None else 0)
+    if into is None:  # caches that are cut while generating take up a further question one by one
+        waves += len(ask.questions) * (waves if ask.evict_every is None else 1 + ask.answers)
     return _seconds(model, tokens * (3 if again else 1), waves * ask.max_new_tokens * 3 // 2)
 
 
@@ -119,7 +120,7 @@ def _ask(
 
     model = model_of(key)
     prompt = _same(model, comparison)
-    held = traces.find(model, prompt, needs_for(comparison.variants)) if traces is not None else None
+    held = traces.find(model, prompt, needs_for(comparison)) if traces is not None else None
     events = ask_stream(
         model, comparison, question, expected=expected, fresh=fresh, scored=held, cancel=cancel
     )

@@ -126,7 +126,6 @@ def test_a_run_that_is_opened_fills_the_form_with_the_questions_to_its_document_
         ({"questions": "Why?"}, "a list of texts"),
         ({"questions": [["a", "b", "c"]]}, "is one text"),
         ({"questions": ["x" * 20_000]}, "up to 10,000 are read"),
-        ({"questions": ["Why?"], "evict_every": 4}, "takes no further questions"),
     ],
 )
 def test_questions_that_cannot_be_asked_are_refused_in_words(talk, change, words):
