@@ -1,6 +1,6 @@
-"""The finding in words: at most three sentences, each computed from the run.
+"""The finding in words: at most three sentences, each computed from the run, and one on settings that differ.
 
-Slots in order: the answers, what had to be put back (where it is known), who holds the mark, the effect (or
+Slots in order: the answers, how settings differ, what had to be put back (where it is known), who holds the mark, the effect (or
 the places, where the run has them). The words say what was kept and what was answered, never that one
 caused the other; only what was put back by trial is said to return an answer.
 
@@ -38,18 +38,21 @@ def finding(
     k: float | int,
     expected: str | None = None,
 ) -> list[str]:
-    """At most three sentences about methods `a` and `b` (or None) at budget `k`."""
+    """At most three sentences about methods `a` and `b` (or None) at budget `k`; a fourth, the second, where
+    what the answers show is not their formulas alone."""
     expected = c.expected if expected is None else expected
     methods = [a] if b is None else [a, b]
     chosen = [m for m in methods if m != FOUND]  # what a search found has its own size, not the budget
+    answers, settings = _answers(c, chosen, k, expected) if chosen else ("", "")
     lines = [
-        _answers(c, chosen, k, expected) if chosen else "",
+        answers,
         would_do_sentence(c) if FOUND in methods else "",
         _rescued(c, chosen, k),
         _marks(c, methods, k, expected),
         (_places(c, chosen, k) or _effect(c, chosen, k, expected)) if chosen else "",
     ]
-    return [line for line in lines if line][:MOST_LINES]
+    said = [line for line in lines if line][:MOST_LINES]
+    return [*said[:1], settings, *said[1:]] if settings else said
 
 
 def _rescued(c: Comparison, methods: list[str], k: float | int) -> str:
@@ -150,22 +153,25 @@ def _has_expected(expected: str | None) -> TypeGuard[str]:
     return bool(expected and expected.strip())
 
 
-def _answers(c: Comparison, methods: list[str], k: float | int, expected: str | None) -> str:
+def _answers(
+    c: Comparison, methods: list[str], k: float | int, expected: str | None
+) -> tuple[str, str]:
+    """What the answers show, and how the settings of the two methods differ."""
     variants = [c.variant(method, k) for method in methods]
     cut = _cut_off(c, variants)
     if cut:
-        return cut
+        return cut, ""
     if _has_expected(expected) and judge(c.full, expected) == "wrong":
-        return _full_misses(c, methods, variants, k, expected)
+        return _full_misses(c, methods, variants, k, expected), ""
     answers = complete(variants)
     if answers is None:
-        return f"Answers at {text.budget_name(c, k)} are not decoded yet."
+        return f"Answers at {text.budget_name(c, k)} are not decoded yet.", ""
     said = (
         _against_expected(c, methods, answers, k, expected)
         if _has_expected(expected)
         else "; ".join(_against_full(c, v) for v in answers) + "."
     )
-    return " ".join(filter(None, (said, settings_apart(c, answers))))
+    return said, settings_apart(c, answers)
 
 
 def _cut_off(c: Comparison, variants: Sequence[Variant | None]) -> str:

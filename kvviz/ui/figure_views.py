@@ -123,6 +123,7 @@ def cards_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]
     seen = c.answer_attention
     return {
         "tokens": None if seen is None else c.full.tokens[: seen.steps],
+        "stops": seen is not None and c.full.finished == "stop token" and seen.steps == len(c.full.tokens),
         "cards": [
             {**vars(card), "verdict": "grey" if card.grey and card.verdict else card.verdict}
             for card in found

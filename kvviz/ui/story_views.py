@@ -72,9 +72,11 @@ def _held(c: Comparison, chosen: Chosen) -> str:
 
 
 def _last(c: Comparison) -> str:
-    tried = c.story.experiment
-    if tried:
-        return f"Was that the reason? Here it was pinned and the answer decoded again: {tried.sentence}"
+    if c.story.experiment:  # the view below says what came of it, with its numbers
+        return (
+            "Was that the reason? Here it was pinned, and so were random tokens; each time the answer was "
+            "decoded again."
+        )
     return "What was kept and what was answered are facts of one run. Now try it on your own text."
 
 

@@ -33,7 +33,7 @@ function cardChips(cards) {
   return h('div', {class: 'kv-answer-chips', role: 'tablist', 'aria-label': 'Answers'}, chips);
 }
 
-function card(data, tokens) {
+function card(data, tokens, stops) {
   const role = ROLES[data.role];
   const words = (data.words || []).map(([text, differs]) =>
     differs ? h('mark', {class: 'kv-differs'}, text) : text);
@@ -44,7 +44,7 @@ function card(data, tokens) {
       h('h3', {}, data.label), ' ', verdict(data)),
     data.banner ? h('p', {class: 'kv-notice'}, data.banner, ' ', decodeButton(data.role)) : null,
     jobLines[data.role],
-    h('p', {class: 'kv-answer', dir: 'auto'}, tokens ? answerTokens(tokens) : words.length ? words
+    h('p', {class: 'kv-answer', dir: 'auto'}, tokens ? answerTokens(tokens, stops) : words.length ? words
       : h('span', {class: 'kv-muted'}, 'No text.')),
     h('p', {class: 'kv-meta'}, data.kl_line || '\u00a0',
       data.role !== 'full' && data.kl_line ? [' ', h('button', {class: 'kv-link-button',
@@ -67,7 +67,7 @@ addView({id: 'cards', reads: ['run', 'a', 'b', 'budget'], el: cardsBox, async re
   cardsBox.classList.toggle('kv-two', reply.cards.length === 2);
   if (!reply.cards.some(c => c.role === shownCard)) shownCard = 'a';
   put(cardsBox, cardChips(reply.cards), reply.cards.map(one =>
-    card(one, one.role === 'full' ? reply.tokens : null)));
+    card(one, one.role === 'full' ? reply.tokens : null, reply.stops)));
   if (!stripBox.hidden) showStrip(strip.role);
 }});
 

@@ -87,7 +87,7 @@ async function estimate() {
     told.answers && `${told.answers} ${told.answers === 1 ? 'answer' : 'answers'} and the full cache's`
       + (fields.questions.length ? ` to each of ${fields.questions.length + 1} questions` : ''),
     told.bytes && `a cache of up to ${fmt.mb(told.bytes)}`,
-    told.seconds && `about ${fmt.seconds(Math.max(1, told.seconds))}`].filter(Boolean);
+    told.seconds && `up to about ${fmt.seconds(Math.max(1, told.seconds))}`].filter(Boolean);
   put(estimateLine, parts.join(' · ') || '\u00a0');
   estimateLine.classList.toggle('kv-over', Boolean(told.tokens > told.most));
 }

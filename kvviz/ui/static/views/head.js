@@ -7,7 +7,7 @@ import {pageSwitch} from '../lib/pages.js';
 import {S} from '../lib/state.js';
 import {findingBox} from '../lib/status.js';
 import {exportMenu} from './export.js';
-import {openRun} from './opening.js';
+import {openRun, openSetup} from './opening.js';
 import {storyButton} from './story.js';
 import {startTour} from './tour.js';
 
@@ -51,5 +51,6 @@ function showSource() {
   const facts = [m.model.id, m.model.dtype, `${fmt.count(m.n)} tokens`, m.date, m.decoding];
   put(sourceLine, h('p', {}, h('b', {}, ORIGINS[m.origin]), ` · ${facts.filter(Boolean).join(' · ')}`,
     m.stored_note ? h('span', {class: 'kv-muted'}, ` · ${m.stored_note}`) : null),
-  options.length > 1 ? pick : null);
+  options.length > 1 ? pick : null, page.offline ? null : h('button', {class: 'kv-button',
+    id: 'kv-own-phone', onclick: openSetup}, 'Use my own text'));  // there the form is the page's end
 }

@@ -42,8 +42,8 @@ function lookAway() {
   lightUp(null);
 }
 
-// The full cache's answer, a piece a token.
-export function answerTokens(tokens) {
+// The full cache's answer, a piece a token. `stops`: the last one only ended it, and is no word.
+export function answerTokens(tokens, stops) {
   const paint = spans => spans.forEach((s, i) => s.classList.toggle('kv-locked', i === locked));
   locked = null;
   const lock = i => {
@@ -53,6 +53,11 @@ export function answerTokens(tokens) {
   };
   const spans = tokens.map((token, i) => h('span', {class: 'kv-look', onmouseenter: () => lookAt(i),
     onmouseleave: lookAway, onclick: () => lock(i)}, token));
+  if (stops) {
+    put(spans.at(-1), ' ■');
+    spans.at(-1).title = `The answer ends here: ${tokens.at(-1)}`;
+    spans.at(-1).classList.add('kv-muted');
+  }
   return h('span', {tabindex: 0, role: 'application', id: 'kv-full-tokens',
     'aria-label': 'Answer of the full cache: arrows choose a token and show what it looked at',
     onkeydown: event => {

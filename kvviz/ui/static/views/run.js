@@ -55,6 +55,7 @@ export async function startRun(fields) {
   job = null;
   own = fields;
   showStatus(WAITING);
+  reveal(runButton.parentElement);
   if (!connection.lost && await alive()) page.trigger('run_form', fields);
   else refuse();
 }
@@ -104,6 +105,7 @@ function showStatus(s) {
   const failed = s.state === 'failed';
   put(line, s.message ? h('p', failed ? {class: 'kv-failed', role: 'alert'} : {class: 'kv-stage-line'},
     s.message) : '');
+  if (failed && !job) reveal(line, 'nearest');
   if (job ? !failed : s.run || s.place) tellStatus(s.message, failed);
   const stay = s.run === S.run || s.experiment || job;
   const then = job ? jobThen : {};
@@ -128,7 +130,7 @@ function showLive(s) {
   liveBox.hidden = false;
   Object.assign(liveText, s.answers || {});
   const names = Object.keys(liveText);
-  put(livePart, job ? null : progressLine(s), names.length
+  put(livePart, job ? null : h('div', {class: 'kv-live-told'}, progressLine(s)), names.length
     ? h('div', {class: 'kv-live-grid'}, names.map(name =>
     h('article', {class: 'kv-live-card'}, h('h4', {}, name),
       h('p', {dir: 'auto'}, liveText[name] || '…')))) : null);

@@ -7,7 +7,7 @@ import {tellStatus} from '../lib/status.js';
 import {showTab} from '../lib/tabs.js';
 
 export const strip = h('section', {class: 'kv-tour', id: 'kv-tour', hidden: true});
-export const home = h('div', {}, strip);
+export const home = h('div', {class: 'kv-tour-home'}, strip);
 // What a step speaks of, where that is not the tab as a whole.
 const PLACES = {answers: '#kv-cards', text: '#kv-document', budget: '.kv-bar', kept: '#kv-kept-a',
   try: '#kv-try-result'};
