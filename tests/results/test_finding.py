@@ -140,7 +140,9 @@ def test_settings_that_differ_are_said_whenever_they_do():
     c.variant("snapkv", 0.1).options.update(pool_kind="avg")
     said = finding(c, "snapkv", "dropkv", 0.1)
     assert "Settings" not in said[0]  # the headline is what was answered
-    assert said[1] == "Settings differ too: SnapKV window 32, average over 7; DropKV window 8, maximum over 11."
+    assert said[1] == (
+        "Settings differ too: SnapKV window 32, average over 7; DropKV window 8, maximum over 11."
+    )
     c.variant("streaming_llm", 0.1).options = {"sinks": 4}  # another formula, no setting in common
     assert not any("Settings" in line for line in finding(c, "snapkv", "streaming_llm", 0.1))
 
