@@ -1,8 +1,8 @@
-"""The finding in words: at most three sentences, each computed from the run, and one on settings that differ.
+"""The finding in words: at most three sentences of the run, and one on settings that differ.
 
-Slots in order: the answers, how settings differ, what had to be put back (where it is known), who holds the mark, the effect (or
-the places, where the run has them). The words say what was kept and what was answered, never that one
-caused the other; only what was put back by trial is said to return an answer.
+Slots in order: the answers, how settings differ, what had to be put back (where it is known), who holds the
+mark, the effect (or the places, where the run has them). The words say what was kept and what was answered,
+never that one caused the other; only what was put back by trial is said to return an answer.
 
 An example that repeats its question with the needle at several places has the outcome in its story.
 """

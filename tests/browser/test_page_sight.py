@@ -1,4 +1,4 @@
-"""What a page speaks of is in sight: each step of each tour, a run that goes on, an error, the way to the form."""
+"""What a page speaks of is in sight: each step of each tour, a run, an error, the way to the form."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ POINTED = """() => {
   const next = document.querySelector('#kv-tour').nextElementSibling;
   const seen = (next.querySelector('.kv-plot-box') || next).getBoundingClientRect();
   return {top: seen.top, bottom: seen.bottom, left: seen.left, right: seen.right,
-    wide: innerWidth, high: innerHeight, strip: document.querySelector('#kv-tour').getBoundingClientRect().top};
+    wide: innerWidth, high: innerHeight,
+    strip: document.querySelector('#kv-tour').getBoundingClientRect().top};
 }"""
 
 
@@ -69,7 +70,8 @@ def test_a_run_and_its_errors_are_in_sight_of_the_button(visit_fresh, size):
     page.locator("#kv-question-field").locator("input, textarea").fill("slow?")
     button.evaluate("node => node.scrollIntoView({block: 'end'})")
     button.click()
-    for there in ("#kv-run .kv-progress", "#kv-stop-button", "#kv-live .kv-question", ".kv-live-card >> nth=0"):
+    sight = ("#kv-run .kv-progress", "#kv-stop-button", "#kv-live .kv-question", ".kv-live-card >> nth=0")
+    for there in sight:
         expect(page.locator(there)).to_be_in_viewport()
     page.locator("#kv-stop-button").click()
     expect(page.locator("#kv-run")).to_contain_text("Stopped.")
