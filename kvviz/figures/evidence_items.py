@@ -21,7 +21,7 @@ from kvviz.results.table import Table
 
 GUIDE = (
     "Each dot is an item. {side} the dashed line B is nearer to the full cache, on the other side A is. A "
-    "dot opens its item: as the run that the sweep kept, else as a filled form."
+    "click on a dot opens its item in the lenses: the run that the sweep kept, or else a new one."
 )
 FLOOR = 0.001  # nats: below it all KL is alike
 # What became of an item: (words, symbol, colour, outlined).
@@ -156,7 +156,7 @@ def _dots(
 def _words(table: EvidenceItemsTable, i: int) -> str:
     a, b = (said.number(table.measure, float(v[i])) for v in (table.a, table.b))
     one, other = table.answers[i]
-    opens = "opens its kept run" if table.kept[i] else "fills the form with it"
+    opens = "opens its kept run" if table.kept[i] else "runs it again"
     return (
         f"{text.shortened(table.items[i], 40)}: {STATES[table.states[i]][0]} · A {a} "
         f"{text.quoted(one, 40)} · B {b} {text.quoted(other, 40)} · a click {opens}"

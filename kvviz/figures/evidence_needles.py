@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 GUIDE = (
     "A column is a place in a text of that length, a row a method at a budget. Solid: found. Pale: lost. "
-    "Dots: the full cache misses it too. A click opens its run, or fills the form with its text."
+    "Dots: the full cache misses it too. A click opens that run in the lenses."
 )
 STEPS = 4  # shades between lost and found, where a cell stands for several texts
 COLOURS = [*(f"amount-{3 * i}" for i in range(STEPS + 1)), "unscored"]

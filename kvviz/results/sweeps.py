@@ -48,6 +48,7 @@ class Sweep:
     items     {item: {"document", "question", "answers", ...}} where the sweep kept them.
     best_sets  rows of `kvviz.evaluate.best_sets`, where they were measured.
     runs      {(model, protocol, item): name of its kept run}; `read` gives a run's bytes.
+    here      it is measured here and now, not read from a file.
     """
 
     title: str
@@ -57,6 +58,7 @@ class Sweep:
     runs: dict[Key, str] = field(default_factory=dict)
     best_sets: list[dict[str, Any]] = field(default_factory=list)
     read: Callable[[str], bytes] | None = None
+    here: bool = False
 
     @cached_property
     def full(self) -> pd.DataFrame:

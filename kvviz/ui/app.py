@@ -89,6 +89,7 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
         page.calibrate(desk.calibrate, None, [bus], trigger_mode="once", **VIEW)
         page.stop_calibration(desk.stop_calibration, None, None, queue=False, api_visibility="private")
         page.stop_run(desk.stop, None, None, queue=False, api_visibility="private")
+        page.stop_grid(grids.stop, None, None, queue=False, api_visibility="private")
         demo.load(desk.arrive, None, None, **VIEW)
         demo.unload(desk.leave)
         gr.api(compare_endpoint(desk), api_name="compare", concurrency_limit=None)

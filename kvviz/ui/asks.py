@@ -100,6 +100,30 @@ def form_request(limits: Settings | None = None, **given: Any) -> Request:
     )
 
 
+def form_fields(ask: Request) -> dict[str, Any]:
+    """The form's fields that ask for this: `form_request` the other way round."""
+    values = {f.name: getattr(ask, f.name) for f in fields(Request)}
+    for name in ("measures", "options", "lenses", "framing"):  # not fields of the form
+        del values[name]
+    window = {given.get("window") for given in ask.options.values()} - {None}
+    framing = ask.framing.to_dict()
+    turns = json.dumps([{"role": r, "content": text} for r, text in framing["turns"]], ensure_ascii=False)
+    return {
+        **values,
+        **framing,
+        "turns": turns if framing["turns"] else "",
+        "methods": [m for m in ask.methods if ":" not in m],
+        "variants": [m for m in ask.methods if ":" in m],
+        "budgets": [_budget(value) for value in ask.budgets],
+        "window": window.pop() if len(window) == 1 else None,
+    }
+
+
+def _budget(value: float | int) -> str:
+    budget = Budget.parse(value)
+    return f"{100 * budget.share:.10g}%" if budget.share is not None else f"{budget.entries}t"
+
+
 def _listed(value: Any, what: str) -> Sequence[Any]:
     """A field that holds several names; None and what is empty are none."""
     if value and not isinstance(value, list | tuple):

@@ -22,7 +22,7 @@ from kvviz.ui.line import Line
 from kvviz.ui.runs import Run, RunStore
 from kvviz.ui.turns import in_turn
 from kvviz.ui.uploads import uploaded
-from kvviz.ui.visitors import Visitors, session, visitor
+from kvviz.ui.visitors import RUN, Visitors, session, visitor
 
 _SERIAL = itertools.count(1)
 
@@ -200,8 +200,8 @@ class Desk:
         self.store.back(visitor(request))
 
     def stop(self, request: gr.Request) -> None:
-        """Stop all of this page's work; it ends within a step."""
-        self.visitors.stop(request)
+        """Stop what this page has running; it ends within a step. A needle grid has a Stop of its own."""
+        self.visitors.stop(request, RUN)
 
     def leave(self, request: gr.Request) -> None:
         """The page was closed: its work stops, and after the last one the runs go in a while."""
@@ -236,9 +236,11 @@ class Desk:
                 self.estimates.learn(ask.model, status["result"])
             yield told(**self.with_run(status, keep), plan=plan)
 
-    def statuses(self, request: gr.Request, work: worker.Work) -> Iterator[dict[str, Any]]:
-        """Statuses of a piece of work in its turn; the page's Stop and its leaving end it."""
-        with self.visitors.working(session(request)) as cancel:
+    def statuses(
+        self, request: gr.Request, work: worker.Work, kind: str = RUN
+    ) -> Iterator[dict[str, Any]]:
+        """Statuses of a piece of work in its turn; the Stop of its kind and the page's leaving end it."""
+        with self.visitors.working(session(request), kind) as cancel:
             yield from in_turn(self.line, session(request), work, cancel)
 
     @staticmethod

@@ -21,6 +21,7 @@ class Estimates:
     def __init__(self, limits: Settings, store: RunStore):
         self.limits, self.store = limits, store
         self._known: dict[str, Times] = {}
+        self._texts: dict[str, tuple[Times, float]] = {}  # of the texts of a grid: as `_times`
         self._token_bytes: dict[str, int] = {}
 
     def learn(self, model: str, c: Comparison) -> None:
@@ -59,7 +60,7 @@ class Estimates:
 
     def of_texts(self, ask: asks.Request, lengths: Sequence[int]) -> list[float] | None:
         """Seconds of each text of a grid, of so many tokens; None where no run tells."""
-        found = self._times(ask.model)
+        found = self._texts.get(ask.model) or self._times(ask.model)
         if found is None:
             return None
         times, ratio = found
@@ -70,13 +71,27 @@ class Estimates:
         told = (len(ask.methods), ask.answers + 1, new)
         return [ratio * own.expected(round(n * letters), *told) for n in lengths]
 
+    def learn_texts(self, ask: asks.Request, lengths: Sequence[int], spent: float) -> None:
+        """Take the seconds in which texts of a grid were read and answered: their answers are shorter than a
+        run's, and end by themselves."""
+        found = self._texts.get(ask.model) or self._times(ask.model)
+        expected = sum(self.of_texts(ask, lengths) or ())
+        if found is not None and expected > 0:
+            times, ratio = found
+            self._texts[ask.model] = times, ratio * spent / expected
+
     def _learn_stored(self) -> None:
-        """A fresh server goes by its stored example."""
-        example = next(iter(stored_runs()), None)
-        if not self._known and example is not None:
+        """A fresh server goes by the stored run that was read fastest: the machine was busy beside others."""
+        if self._known:
+            return
+        runs = []
+        for name in stored_runs():
             with contextlib.suppress(KvvizError):  # a broken file is named when a visitor opens it
-                c = self.store.get(example).comparison
-                self.learn(c.model.id, c)
+                runs.append(self.store.get(name).comparison)
+        timed = [c for c in runs if c.variants and c.seconds.get("prefill")]
+        if timed:
+            fastest = min(timed, key=lambda c: c.seconds["prefill"] / c.n)
+            self.learn(fastest.model.id, fastest)
 
     def _times(self, model: str) -> tuple[Times, float] | None:
         """(times to scale, how many times larger this model is)."""

@@ -15,6 +15,8 @@ from kvviz import exports
 from kvviz.engine.ask import Ask
 from kvviz.errors import InputError, KvvizError
 from kvviz.figures.evidence import EVIDENCE, SweepFigure, figure_of_sweep
+from kvviz.framing import Framing
+from kvviz.identity import Budget
 from kvviz.results import evidence as said
 from kvviz.results import words as text
 from kvviz.results.choose import choose
@@ -23,6 +25,7 @@ from kvviz.results.comparison import FULL
 from kvviz.results.evidence import SLICES, Pick
 from kvviz.results.scoreboard import MEASURES
 from kvviz.results.sweeps import Sweep, sweep_zip
+from kvviz.ui import asks
 from kvviz.ui.runs import RunStore
 from kvviz.ui.sweeps import SweepStore
 from kvviz.ui.uploads import uploaded
@@ -135,7 +138,7 @@ class Evidence:
         return {"rows": rows, "of": len(found)}
 
     def item(self, key: str, sweep: Sweep, pick: Pick, args: dict[str, Any]) -> dict[str, Any]:
-        """One item as a run to look at, where the sweep kept it, else as what the form needs to run it."""
+        """One item as a run to look at, where the sweep kept it, else as the fields that run it again."""
         item = str(args.get("item"))
         rows = sweep.of(pick.model, pick.protocol)
         own = rows[rows["item"] == item]
@@ -151,20 +154,8 @@ class Evidence:
                 f"This sweep kept neither a run nor the text of {text.shortened(item, 40)}: open the whole "
                 "folder (as a zip), not its table alone."
             )
-        whole = bool(sweep.manifest.get("grid"))  # one reading served all of its methods
-        methods = [m for m in ((pick.a, *said.methods(sweep)) if whole else (pick.a, pick.b)) if m]
-        methods = list(dict.fromkeys(methods))
-        budgets = [f"{text.shortened(name, 20)}" for name in said.budgets(rows)]
-        fields = {
-            "document": given["document"], "question": given["question"],
-            "expected": (given["answers"] or [""])[0], "protocol": pick.protocol, "model": pick.model,
-            "methods": [m for m in methods if ":" not in m], "variants": [m for m in methods if ":" in m],
-            "budgets": budgets,
-        }  # fmt: skip
-        if whole:
-            ask = Ask.of_settings(sweep.manifest.get("settings") or {})
-            fields |= {"max_new_tokens": ask.max_new_tokens, "controlled": ask.controlled}
-        return {"fields": fields, "item": item}
+        fields = asks.form_fields(_asked(sweep, pick, rows, given))
+        return {"fields": fields, "sel": chosen, "item": item, "here": sweep.here}
 
     def file(self, key: str, sweep: Sweep, pick: Pick, args: dict[str, Any]) -> dict[str, Any]:
         """The sweep's table, texts and settings as a zip that this page opens again, in base64."""
@@ -194,7 +185,7 @@ class Evidence:
             table = row.table(sweep, pick)
             give = args.get("give")
             if give == "rows":
-                return {"rows": table.rows(_MOST_ROWS)}
+                return {"rows": table.rows(_MOST_ROWS), "of": len(table)}
             if give in ("csv", "json"):
                 return {"text": getattr(exports, give)(table)}
             return {"figure": figure_of_sweep(row, sweep, pick, table).to_json()}
@@ -217,6 +208,28 @@ def picked(sweep: Sweep, raw: Any) -> Pick:
     measure = raw.get("measure") if raw.get("measure") in said.measures(rows) else usual.measure
     by = raw.get("by") if raw.get("by") in SLICES else "task"
     return Pick(model, protocol, str(measure), str(a), b, str(budget), str(by))
+
+
+def _asked(sweep: Sweep, pick: Pick, rows: Any, item: dict[str, Any]) -> asks.Request:
+    """What an item was asked for, of A and B at every budget; of a grid, whose texts are short, of all of its
+    methods. Nothing of it is trusted: it is checked again before it is run."""
+    settings = sweep.manifest.get("settings")
+    settings = settings if isinstance(settings, dict) else {}
+    ask = Ask.of_settings(settings)
+    methods = said.methods(sweep) if sweep.manifest.get("grid") else (pick.a, pick.b)
+    new = item.get("max_new_tokens")
+    model = sweep.manifest["models"][0] if sweep.here else pick.model  # tables do not say a file's place
+    asked = ask.of(
+        methods=[m for m in dict.fromkeys(methods) if m],
+        budgets=[Budget.parse(name).value for name in said.budgets(rows)],
+        max_new_tokens=new if type(new) is int and new > 0 else ask.max_new_tokens,
+        expected=(item["answers"] or [None])[0],
+    )
+    return asks.Request(
+        **vars(asked), document=item["document"], question=item["question"], model=model,
+        protocol=pick.protocol, dtype=str(settings.get("dtype") or "auto"),
+        framing=Framing(cue=str(item.get("cue") or "")),
+    )  # fmt: skip
 
 
 def _part(sweep: Sweep, pick: Pick) -> Any:

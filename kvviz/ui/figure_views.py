@@ -41,7 +41,7 @@ def table_of(table: Any, args: dict[str, Any], around: int | None = None) -> dic
     """The table behind a view as rows, CSV or JSON, where the page asks for that."""
     give = args.get("give")
     if give == "rows":
-        return {"rows": table.rows(_MOST_ROWS, around)}
+        return {"rows": table.rows(_MOST_ROWS, around), "of": len(table)}
     if give in ("csv", "json"):
         return {"text": getattr(exports, give)(table)}
     return None

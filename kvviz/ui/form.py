@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from dataclasses import fields
 from typing import Any
 
 from kvviz.engine.ask import Ask
-from kvviz.identity import Budget
 from kvviz.methods.own import source_of
 from kvviz.methods.spec import GROUPS
 from kvviz.settings import Settings
 from kvviz.types import DTYPES
-from kvviz.ui.asks import MOST_QUESTIONS, Request
+from kvviz.ui.asks import MOST_QUESTIONS, Request, form_fields
 from kvviz.ui.chosen import Chosen
 from kvviz.ui.runs import Run
 from kvviz.ui.views import view
@@ -97,30 +94,7 @@ def variants(engine: Any) -> list[tuple[str, str]]:
     ]
 
 
-def filled(run: Run) -> dict[str, Any]:
-    """The form's fields as they stood for a run, so that one of them can be changed and it be run again."""
-    ask = run.recipe()
-    values = {f.name: getattr(ask, f.name) for f in fields(Request) if f.name in NAMES}
-    window = {given.get("window") for given in ask.options.values()} - {None}
-    framing = ask.framing.to_dict()
-    turns = json.dumps([{"role": r, "content": text} for r, text in framing["turns"]], ensure_ascii=False)
-    return {
-        **values,
-        **framing,
-        "turns": turns if framing["turns"] else "",
-        "methods": [m for m in ask.methods if ":" not in m],
-        "variants": [m for m in ask.methods if ":" in m],
-        "budgets": [_budget(value) for value in ask.budgets],
-        "window": window.pop() if len(window) == 1 else None,
-    }
-
-
-def _budget(value: float | int) -> str:
-    budget = Budget.parse(value)
-    return f"{100 * budget.share:.10g}%" if budget.share is not None else f"{budget.entries}t"
-
-
 @view("form")
 def form_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
-    """What the form holds for this run."""
-    return {"fields": filled(run)}
+    """What the form holds for this run, so that one thing is changed and it is run again."""
+    return {"fields": form_fields(run.recipe())}

@@ -17,6 +17,7 @@ from kvviz.ui import worker
 from kvviz.ui.desk import Desk, told
 from kvviz.ui.grids import Growing, grid_of
 from kvviz.ui.sweeps import SweepStore
+from kvviz.ui.visitors import GRID
 
 
 class GridDesk:
@@ -46,7 +47,8 @@ class GridDesk:
             yield self._told("failed", str(error))
             return
         growing, key = Growing(grid), secrets.token_urlsafe(12)
-        weights = self.desk.estimates.of_texts(grid.ask, grid.texts) or list(map(float, grid.texts))
+        estimates = self.desk.estimates
+        weights = estimates.of_texts(grid.ask, grid.texts) or list(map(float, grid.texts))
         started = [time.monotonic()]
 
         def work(cancel: threading.Event, progress: worker.Progress) -> Iterator[Any]:
@@ -59,14 +61,20 @@ class GridDesk:
                     growing.add(came.result)
                     self.sweeps.put(key, growing.sweep())
                     spent = time.monotonic() - started[0]
-                    left = spent / sum(weights[: growing.done]) * sum(weights[growing.done :])
+                    expected = sum(weights[: growing.done])
+                    left = spent / expected * sum(weights[growing.done :])
+                    estimates.learn_texts(grid.ask, grid.texts[: growing.done], spent)
                 yield dataclasses.replace(came, result=None, seconds_left=left)
 
-        for status in self.desk.statuses(request, work):
+        for status in self.desk.statuses(request, work, GRID):
             state = status["state"]
             message = status.get("message", "") if state in ("running", "failed") else _ending(growing, state)
             more = {name: status.get(name) for name in ("fraction", "seconds_left", "stage")}
             yield self._told(state, message, grid=key if growing.done else None, done=growing.done, **more)
+
+    def stop(self, request: gr.Request) -> None:
+        """Stop this page's grid, and nothing else; it ends with the text that is being read."""
+        self.desk.visitors.stop(request, GRID)
 
     def broken(self) -> str:
         """What the page is told when the handler itself broke."""

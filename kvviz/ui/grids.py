@@ -185,4 +185,4 @@ class Growing:
     def sweep(self) -> Sweep:
         """As far as it is measured."""
         table = tidy({name: [row.get(name) for row in self.rows] for name in COLUMNS})
-        return Sweep(self.manifest["title"], table, dict(self.manifest), self.items)
+        return Sweep(self.manifest["title"], table, dict(self.manifest), self.items, here=True)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 COOKIE = "kvviz-visitor"
+RUN, GRID = "run", "grid"  # kinds of work: all but a needle grid is of the first
 _LONGEST = 64  # characters of a cookie that is believed
 
 
@@ -36,7 +37,7 @@ class Visitors:
 
     def __init__(self) -> None:
         self._pages: dict[str, str] = {}  # session: visitor
-        self._work: dict[str, set[threading.Event]] = {}  # session: what stops its work
+        self._work: dict[str, dict[threading.Event, str]] = {}  # session: what stops its work, of which kind
         self._lock = threading.Lock()
 
     def arrive(self, request: Any) -> None:
@@ -52,22 +53,23 @@ class Visitors:
             return who not in self._pages.values()
 
     @contextmanager
-    def working(self, who: str) -> Iterator[threading.Event]:
-        """An event that is set when `who` presses Stop, leaves, or the work is given up."""
+    def working(self, who: str, kind: str = RUN) -> Iterator[threading.Event]:
+        """An event that is set when `who` stops work of this kind, leaves, or the work is given up."""
         cancel = threading.Event()
         with self._lock:
-            self._work.setdefault(who, set()).add(cancel)
+            self._work.setdefault(who, {})[cancel] = kind
         try:
             yield cancel
         finally:
             cancel.set()
             with self._lock:
-                self._work[who].discard(cancel)
+                del self._work[who][cancel]
                 if not self._work[who]:
                     del self._work[who]
 
-    def stop(self, request: Any) -> None:
-        """Stop all that is going on for one page; it ends within a step."""
+    def stop(self, request: Any, kind: str | None = None) -> None:
+        """Stop all that is going on for one page, or all of a kind; it ends within a step."""
         with self._lock:
-            for cancel in self._work.get(session(request), ()):
-                cancel.set()
+            for cancel, its in self._work.get(session(request), {}).items():
+                if kind in (None, its):
+                    cancel.set()

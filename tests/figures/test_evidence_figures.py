@@ -98,7 +98,7 @@ def test_a_dot_an_item_says_what_became_of_it(sweep):
     assert (state["item-0"], state["item-2"]) == ("full", "knew")
     assert sum(len(t["x"]) for t in figure["data"] if t.get("customdata")) == 24
     words = [c[0] for t in figure["data"] for c in t.get("customdata") or []]
-    assert all("a click fills the form with it" in w for w in words)
+    assert all("a click runs it again" in w for w in words)
 
 
 def test_cells_of_the_needle_grid_count_what_the_full_cache_finds(sweep):

@@ -10,8 +10,9 @@ import pytest
 from fake_engine import FakeEngine
 
 from kvviz.settings import settings
+from kvviz.ui.asks import form_fields
 from kvviz.ui.desk import Desk
-from kvviz.ui.form import NAMES, filled
+from kvviz.ui.form import NAMES
 
 GOOD = {"document": "text", "question": "q?", "methods": ["snapkv", "dropkv"], "budgets": ["50%"],
         "model": "smollm2-135m", "dtype": "auto", "protocol": "question-aware",
@@ -123,7 +124,7 @@ def test_a_run_fills_the_form_as_it_was_asked_for(desk):
     asked = {**GOOD, "variants": ["snapkv:window=16"], "budgets": ["50%", "12t"], "expected": "58213",
              "temperature": 0.5, "seed": 7}  # fmt: skip
     run = desk.store.get(_run(desk, **asked)[-1]["run"])
-    again = filled(run)
+    again = form_fields(run.recipe())
     assert set(again) == set(NAMES)
     assert {name: again[name] for name in asked if name not in ("methods", "variants", "budgets")} == {
         name: asked[name] for name in asked if name not in ("methods", "variants", "budgets")

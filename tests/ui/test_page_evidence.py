@@ -9,7 +9,11 @@ import pytest
 from many import sweep_folder, zipped
 from synthetic import synthetic_comparison
 
+from kvviz.resources import asset
+from kvviz.results.sweeps import open_sweep
+from kvviz.settings import settings
 from kvviz.ui import evidence, sweeps
+from kvviz.ui.asks import form_request
 from kvviz.ui.evidence import Evidence
 from kvviz.ui.runs import RunStore
 
@@ -55,14 +59,32 @@ def test_protocols_are_looked_at_one_at_a_time(page):
     assert later["sel"]["protocol"] == "question-agnostic" and "the question comes later" in later["facts"][0]
 
 
-def test_an_item_opens_its_kept_run_once_else_fills_the_form(page):
+def test_an_item_opens_its_kept_run_once_else_is_asked_again(page):
     first, again = (asked(page, "evidence_item", item="item-3") for _ in range(2))
     assert first["run"] == again["run"] and page.runs.get(first["run"]).title == "A made-up sweep: item-3"
     assert first["sel"] == {"a": "snapkv", "b": "criticalkv", "budget": 0.2}
-    form = asked(page, "evidence_item", {"a": "keydiff", "b": "snapkv"}, item="item-4")["fields"]
+    reply = asked(page, "evidence_item", {"a": "keydiff", "b": "snapkv"}, item="item-4")
+    form = reply["fields"]
     assert form["document"] == "The text of item-4." and form["expected"] == "58213"
     assert form["methods"] == ["keydiff", "snapkv"] and form["protocol"] == "question-aware"
+    assert reply["sel"] == {"a": "keydiff", "b": "snapkv", "budget": 0.2} and not reply["here"]
     assert "no such item" in asked(page, "evidence_item", item="../../x")["error"]
+
+
+@pytest.mark.parametrize("name", ["papers", "ruler", "documents"])
+def test_an_item_of_a_stored_sweep_is_asked_as_the_sweep_asked_it(name):
+    stored = open_sweep(asset("sweeps") / name)
+    item = list(stored.items)[-1]
+    page = Evidence(RunStore())
+    key = page.sweeps.put("here", stored) or "here"
+    reply = page.answer({"view": "evidence_item", "run": key, "sel": None, "args": {"item": item}})
+    asked = form_request(settings({"KVVIZ_PUBLIC": "1"}), **reply["fields"])
+    (study,) = [stored.manifest["settings"]]
+    told = {**study["ask"], "methods": list(asked.methods), "expected": stored.items[item]["answers"][0],
+            "max_new_tokens": stored.items[item].get("max_new_tokens") or study["ask"]["max_new_tokens"]}
+    assert asked.plain.to_dict() == {**told, "lenses": True}
+    assert asked.protocol == study["protocol"] and asked.framing.cue == stored.items[item].get("cue", "")
+    assert asked.document == stored.items[item]["document"]
 
 
 def test_the_cheapest_method_that_keeps_a_quality(page):

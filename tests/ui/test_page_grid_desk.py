@@ -1,17 +1,21 @@
 """The needle grid's handler: cells come one by one, Stop keeps them, visitors stay apart, junk is refused."""
 
 import json
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 from fake_engine import FakeEngine
 
 from kvviz.results.sweeps import open_sweep, sweep_zip
+from kvviz.results.times import Times
 from kvviz.settings import settings
+from kvviz.ui.asks import form_request
 from kvviz.ui.desk import Desk
 from kvviz.ui.evidence import Evidence
 from kvviz.ui.grid_desk import GridDesk
-from kvviz.ui.runs import RunStore
+from kvviz.ui.grids import grid_of
+from kvviz.ui.runs import RunStore, stored_runs
 
 WHO = SimpleNamespace(session_hash="one", cookies={})
 GOOD = {"lengths": "500, 1000", "depths": "10%, 50 90", "methods": ["snapkv", "criticalkv", "keydiff"],
@@ -24,12 +28,12 @@ def desk_of(environ=None):
     return GridDesk(Desk(FakeEngine(pause=0.001), store, settings(environ or {})), evidence.sweeps), evidence
 
 
-def statuses(desk, stop_at=None, **data):
-    told = []
+def statuses(desk, stop_at=None, stop=None, **data):
+    told, stop = [], stop or desk.stop
     for status in desk.fill(SimpleNamespace(_data={**GOOD, **data}), WHO):
         told.append(json.loads(status))
         if stop_at is not None and told[-1].get("done", 0) >= stop_at and told[-1]["inner"] == "running":
-            desk.desk.stop(WHO)
+            stop(WHO)
     return told
 
 
@@ -47,8 +51,11 @@ def test_a_grid_fills_a_sweep_that_can_be_looked_at_saved_and_opened_again(tmp_p
     rows = asked(evidence, "evidence_needles", key, give="rows")["rows"]
     assert {r["state"] for r in rows} <= {"found", "not found", "mixed", "the full cache misses it too"}
     assert rows[0]["depth reached"] == pytest.approx(rows[0]["depth"] + 0.01)
-    fields = asked(evidence, "evidence_item", key, item="item-2")["fields"]
-    assert set(fields["methods"]) == {"snapkv", "criticalkv", "keydiff"} and fields["max_new_tokens"] == 24
+    reply = asked(evidence, "evidence_item", key, item="item-2")
+    ask = form_request(desk.desk.limits, **reply["fields"])
+    measured = grid_of(desk.desk.limits, **GOOD).ask
+    assert reply["here"] and ask.plain == replace(measured.plain, lenses=True, expected="58213")
+    assert (ask.model, ask.protocol, ask.document) == (measured.model, measured.protocol, "A text.")
     saved = tmp_path / "grid.zip"
     saved.write_bytes(sweep_zip(desk.sweeps.get(key)))
     again = open_sweep(saved)
@@ -66,6 +73,19 @@ def test_stop_keeps_what_is_measured_and_the_other_places_are_blank():
     figure = json.loads(asked(evidence, "evidence_needles", told[-1]["grid"])["figure"])
     words = figure["data"][0]["customdata"][0]
     assert len(words) == 6 and [w[0] for w in words].count("not measured yet") == 6 - done
+
+
+def test_the_stop_of_a_run_leaves_the_grid_alone():
+    desk, _ = desk_of()
+    told = statuses(desk, stop_at=1, stop=desk.desk.stop)
+    assert told[-1]["inner"] == "done" and told[-1]["done"] == 6
+
+
+def test_the_stop_of_a_grid_leaves_a_run_alone():
+    desk, _ = desk_of()
+    with desk.desk.visitors.working("one") as run, desk.desk.visitors.working("one", "grid") as grid:
+        desk.stop(WHO)
+        assert grid.is_set() and not run.is_set()
 
 
 def test_a_grid_is_reached_by_its_id_alone():
@@ -103,3 +123,23 @@ def test_the_estimate_counts_texts_answers_and_seconds():
     desk, _ = desk_of()
     told = desk.answer({"view": "grid_estimate", "args": GOOD})
     assert told["texts"] == 6 and told["answers"] == 60 and told["seconds"] > 0
+
+
+def test_the_estimate_goes_by_the_texts_that_were_measured_here():
+    desk, _ = desk_of()
+    asked = grid_of(desk.desk.limits, **GOOD)
+    desk.desk.estimates.learn_texts(asked.ask, asked.texts, 5.0)
+    told = desk.answer({"view": "grid_estimate", "args": GOOD})
+    assert told["seconds"] == pytest.approx(5.0)
+    twice = desk.answer({"view": "grid_estimate", "args": {**GOOD, "seeds": 2}})
+    assert twice["seconds"] == pytest.approx(10.0)
+    statuses(desk)
+    assert desk.answer({"view": "grid_estimate", "args": GOOD})["seconds"] < 2  # of texts that take no time
+
+
+def test_a_fresh_server_estimates_by_the_stored_run_that_was_read_fastest():
+    desk, _ = desk_of()
+    desk.answer({"view": "grid_estimate", "args": GOOD})
+    runs = [desk.desk.store.get(name).comparison for name in stored_runs()]
+    fastest = min(runs, key=lambda c: c.seconds["prefill"] / c.n)
+    assert desk.desk.estimates._known["smollm2-135m"] == Times.of(fastest)

@@ -1,6 +1,6 @@
 // A figure with its frame: title, one-line guide, plot, read-out line, table and downloads.
 import {fileName, h, put, save} from './dom.js';
-import {plainTitle} from './format.js';
+import {fmt, plainTitle} from './format.js';
 import {ask} from './page.js';
 import {Plot} from './plot.js';
 import {S, addView, redo, refresh} from './state.js';
@@ -90,7 +90,7 @@ export class Panel {
 
   async fillTable() {
     const reply = await this.given('rows');
-    if (!reply.lost) put(this.tableBox, reply.error ? reply.error : rowsTable(reply.rows || []));
+    if (!reply.lost) put(this.tableBox, reply.error ? reply.error : rowsTable(reply.rows || [], reply.of));
   }
 
   // What a saved file is called: the view, and the title, which says the method and the budget.
@@ -105,13 +105,15 @@ export class Panel {
   }
 }
 
-function rowsTable(rows) {
+// `of`: how many rows there are, where these are not all.
+function rowsTable(rows, of = rows.length) {
   if (!rows.length) return h('p', {class: 'kv-guide'}, 'No rows.');
   const columns = Object.keys(rows[0]);
   const show = v => v === null || v === undefined ? '–' : typeof v === 'number' && !Number.isInteger(v)
     ? Number(v.toPrecision(3)) : Array.isArray(v) ? v.join(' ') : v === true ? 'yes' : v === false ? 'no' : v;
-  return h('table', {class: 'kv-table'},
+  const table = h('table', {class: 'kv-table'},
     h('thead', {}, h('tr', {}, columns.map(c => h('th', {scope: 'col'}, c.replace(/_/g, ' '))))),
-    h('tbody', {}, rows.slice(0,
-      200).map(row => h('tr', {}, columns.map(c => h('td', {}, String(show(row[c]))))))));
+    h('tbody', {}, rows.map(row => h('tr', {}, columns.map(c => h('td', {}, String(show(row[c]))))))));
+  return of > rows.length ? [h('p', {class: 'kv-guide'}, `${fmt.count(rows.length)} of ${fmt.count(of)} rows; `
+    + 'CSV and JSON hold all.'), table] : table;
 }

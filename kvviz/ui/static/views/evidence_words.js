@@ -84,7 +84,8 @@ written('evidence-apart', apartTable, 'evidence_apart', ['a', 'b', 'budget'], re
       + 'from their documents.'));
     return;
   }
-  apartFold.fill(`${reply.of} item${reply.of === 1 ? '' : 's'}`,
+  const more = reply.of > reply.rows.length ? `, of which ${reply.rows.length} are named` : '';
+  apartFold.fill(`${reply.of} item${reply.of === 1 ? '' : 's'}${more}`,
     table(['Item', 'Why', 'Expected', 'Full cache says'],
       reply.rows.map(row => h('tr', {}, cell('Item', row.item), cell('Why', row.why,
         row.right_all_the_same.length ? h('span', {class: 'kv-muted'},

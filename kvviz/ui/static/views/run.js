@@ -26,7 +26,8 @@ export const liveBox = h('section',
 let running = false;
 let job = null;  // the line beside the button that was pressed on a finished run; null for a run of the form
 let jobThen = {};  // what is chosen once the job is done
-let own = null;  // the fields of the form's run
+let own = null;  // the fields of the run that is made
+let from = null;  // of a run that was not asked for in the form: {line, sel, ended}
 let liveText = {};
 
 // Ask Python for more of the run that is shown. What comes of it is told in `line`, beside its button.
@@ -49,13 +50,18 @@ function refuse() {
   ask('finding');  // says on the page that nobody answers
 }
 
+export const isRunning = () => running;
+
 // What the form says is run. The page shows the visitor's own text from here on, not the run before it.
-export async function startRun(fields) {
+// `asked` is given where something else than the form asks: where it is told (an element), what is chosen in
+// it then, and who is handed its id.
+export async function startRun(fields, asked = null) {
   if (running) return;
   job = null;
   own = fields;
+  from = asked;
   showStatus(WAITING);
-  reveal(runButton.parentElement);
+  if (!from) reveal(runButton.parentElement);
   if (!connection.lost && await alive()) page.trigger('run_form', fields);
   else refuse();
 }
@@ -92,11 +98,11 @@ function keepWatch(on) {
 }
 
 function showStatus(s) {
-  const on = s.state === 'running', line = job || runBox;
+  const on = s.state === 'running', line = job || from?.line || runBox;
   busy(on);
   keepWatch(on);
   if (on) {
-    put(line, progressLine(s));
+    if (!from) put(line, progressLine(s));  // else the box below has it
     showLive(s);
     return;
   }
@@ -106,14 +112,15 @@ function showStatus(s) {
   put(line, s.message ? h('p', failed ? {class: 'kv-failed', role: 'alert'} : {class: 'kv-stage-line'},
     s.message) : '');
   if (failed && !job) reveal(line, 'nearest');
-  if (job ? !failed : s.run || s.place) tellStatus(s.message, failed);
+  if (job ? !failed : s.place || (s.run && !from)) tellStatus(s.message, failed);
   const stay = s.run === S.run || s.experiment || job;
-  const then = job ? jobThen : {};
-  job = null;
+  const then = job ? jobThen : {}, asked = job ? null : from;
+  job = from = null;
   if (!s.run) return;
-  const sel = stay ? {...S.sel, ...(s.state === 'done' ? then : {})} : {};
+  const sel = stay ? {...S.sel, ...(s.state === 'done' ? then : {})} : asked?.sel || {};
   openRun(s.run, sel, stay ? S.tab : 'kept').then(() => {
-    if (!stay) put(line, '');
+    if (asked) asked.ended(s.run);
+    else if (!stay) put(line, '');
     if (s.state === 'done' && !stay) reveal(findingBox);
   });
 }
