@@ -20,7 +20,7 @@ from kvviz.ui import asks
 from kvviz.ui import engine as engines
 from kvviz.ui.api import compare_endpoint
 from kvviz.ui.desk import Desk
-from kvviz.ui.form import NAMES, filled, variants
+from kvviz.ui.form import NAMES, variants
 from kvviz.ui.form import form as offered
 from kvviz.ui.runs import STORED, RunStore
 
@@ -334,7 +334,7 @@ def test_what_stands_around_the_question_is_the_same_everywhere(engine, monkeypa
     page.save(tmp_path / "run.zip")
     stored = RunStore().add(kvviz.load_comparison(tmp_path / "run.zip"), "file", "Opened file", "one")
     assert stored.recipe().framing == ask.framing
-    again = form(**{**filled(stored), "model": "tiny", "dtype": "auto"})
+    again = form(**{**asks.form_fields(stored.recipe()), "model": "tiny", "dtype": "auto"})
     assert again.framing == ask.framing
 
     answer = endpoint(engine)(TEXT, "What is the code?", ["snapkv"], [0.3], model="tiny", max_new_tokens=4,
