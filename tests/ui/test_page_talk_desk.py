@@ -115,7 +115,7 @@ def test_a_run_that_is_opened_fills_the_form_with_the_questions_to_its_document_
     for question, fresh in (("Who?", True), ("Where?", True), ("And then?", False)):
         _ask(talk, run, question=question, fresh=fresh)
     run.ask = None
-    assert [question for question, _ in filled(run)["questions"]] == ["Who?", "Where?"]
+    assert [question for question, _ in form_fields(run.recipe())["questions"]] == ["Who?", "Where?"]
 
 
 @pytest.mark.parametrize(
