@@ -11,8 +11,8 @@ from synthetic import synthetic_comparison
 
 from kvviz.settings import settings
 from kvviz.ui import talk_desk, views
+from kvviz.ui.asks import form_fields
 from kvviz.ui.desk import Desk
-from kvviz.ui.form import filled
 from kvviz.ui.talk_desk import TalkDesk
 
 WHO = SimpleNamespace(session_hash="one", cookies={})
@@ -107,7 +107,7 @@ def test_questions_of_the_form_reach_the_engine_and_fill_the_form_again(talk):
     questions = [["Who?", "the keeper"], ["Where?", None]]
     last = _run(talk, questions=questions)[-1]
     assert talk.desk.engine.asked[-1].questions == (("Who?", "the keeper"), ("Where?", None))
-    assert filled(talk.desk.store.get(last["run"]))["questions"] == talk.desk.engine.asked[-1].questions
+    assert form_fields(talk.desk.store.get(last["run"]).recipe())["questions"] == talk.desk.engine.asked[-1].questions
 
 
 def test_a_run_that_is_opened_fills_the_form_with_the_questions_to_its_document_alone(talk):
