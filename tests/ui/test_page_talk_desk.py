@@ -107,7 +107,8 @@ def test_questions_of_the_form_reach_the_engine_and_fill_the_form_again(talk):
     questions = [["Who?", "the keeper"], ["Where?", None]]
     last = _run(talk, questions=questions)[-1]
     assert talk.desk.engine.asked[-1].questions == (("Who?", "the keeper"), ("Where?", None))
-    assert form_fields(talk.desk.store.get(last["run"]).recipe())["questions"] == talk.desk.engine.asked[-1].questions
+    recipe = talk.desk.store.get(last["run"]).recipe()
+    assert form_fields(recipe)["questions"] == talk.desk.engine.asked[-1].questions
 
 
 def test_a_run_that_is_opened_fills_the_form_with_the_questions_to_its_document_alone(talk):
