@@ -101,8 +101,13 @@ def _pairs(a: list[str], b: list[str]) -> list[tuple[int, int]]:
 
 
 def _tokens(prompt: Prompt, spans: np.ndarray) -> np.ndarray:
-    """Tokens under compression whose last character lies in each span, [P, 2]."""
-    inside = [(t, o[1] - 1) for t, o in enumerate(prompt.offsets[: prompt.n_compressible]) if o is not None]
+    """Tokens under compression whose last character lies in each span, [P, 2]. White space that some
+    tokenizers join to the stop before it does not count."""
+    inside = [
+        (t, o[0] + (len(prompt.document[slice(*o)].rstrip()) or o[1] - o[0]) - 1)
+        for t, o in enumerate(prompt.offsets[: prompt.n_compressible])
+        if o is not None
+    ]
     token, last = np.array(inside, dtype=np.int64).reshape(-1, 2).T
     first, end = (np.searchsorted(last, spans[:, side], side="left") for side in (0, 1))
     token = np.append(token, token[-1] + 1 if len(token) else 0)
