@@ -20,10 +20,11 @@ from kvviz.results.sweeps import Sweep
 from kvviz.results.table import Table
 
 GUIDE = (
-    "Left is a smaller cache. A point is the mean over items, its bar the 95 % interval. Bars that overlap "
-    "can still hide a difference: A against B is told item by item below."
+    "Left is a smaller cache. A point is the mean over items, its bar the 95 % interval{of}. Bars that "
+    "overlap can still hide a difference: A against B is told item by item below."
 )
-TICKS = (0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+OF_BOTH = " (of A and B; a click on a line makes it B)"
+MOST_BARS = 6  # methods; the bars of more cannot be told apart
 APART = 0.02  # of the share, between the bars of two methods at one budget
 
 
@@ -74,13 +75,17 @@ def evidence_budget_figure(table: EvidenceBudgetTable) -> go.Figure:
     pick, measure = table.pick, table.pick.measure
     order = [m for m in table.names if m not in (pick.a, pick.b)] + [m for m in (pick.b, pick.a) if m]
     others = iter(OTHERS * len(order))
-    traces = []
+    traces, many = [], len(order) > MOST_BARS
     for place, method in enumerate(order):
         own = [x for x in table.lines if x.method == method]
         look = ("circle", "solid") if method == pick.a else ("circle", "dot")
         symbol, dash = look if method in (pick.a, pick.b) else next(others)
         if own:
-            traces.append(_line(table, own, symbol, dash, 1 + APART * (place - (len(order) - 1) / 2)))
+            beside = place - (len(order) - 1) / 2
+            if many:
+                beside = {pick.a: 0.5, pick.b: -0.5}.get(method, 0)
+            bars = not many or method in (pick.a, pick.b)
+            traces.append(_line(table, own, symbol, dash, 1 + APART * beside, bars))
     shares = [x.share for x in table.lines]
     low, high = math.log10(min(shares)) - 0.06, math.log10(max(shares)) + 0.06
     at = next((x.share for x in table.lines if x.budget_name == pick.budget), None)
@@ -91,16 +96,17 @@ def evidence_budget_figure(table: EvidenceBudgetTable) -> go.Figure:
     counts = sorted({x.estimate.n for x in table.lines})
     n = text.count(counts[0]) if len(counts) == 1 else f"{text.count(counts[0])} to {text.count(counts[-1])}"
     words, better = MEASURES[measure]
+    ticks = sorted({round(x.share, 3) for x in table.lines})
     return build(
         traces,
         title=f"{words[0].upper()}{words[1:]}, against the share kept · {pick.protocol}",
-        guide=GUIDE,
+        guide=GUIDE.format(of=OF_BOTH if many else ""),
         summary=_summary(table),
         chip=f"n = {n} items of {text.count(table.documents)} documents",
         height=440,
         meta={"scale": f"{better} is better"},
-        xaxis=axis("share kept (log scale)", type="log", range=[low, high], tickvals=list(TICKS),
-                   ticktext=[text.budget_share(t) for t in TICKS]),
+        xaxis=axis("share kept (log scale)", type="log", range=[low, high], tickvals=ticks,
+                   ticktext=[text.budget_share(t) for t in ticks]),
         yaxis=_up(table),
         shapes=cursor,
     )  # fmt: skip
@@ -118,7 +124,7 @@ def _up(table: EvidenceBudgetTable) -> dict[str, Any]:
 
 
 def _line(
-    table: EvidenceBudgetTable, own: list[Line], symbol: str, dash: str, aside: float
+    table: EvidenceBudgetTable, own: list[Line], symbol: str, dash: str, aside: float, bars: bool
 ) -> dict[str, Any]:
     method, pick = own[0].method, table.pick
     side = {pick.a: "a", pick.b: "b"}.get(method, "muted")
@@ -132,7 +138,7 @@ def _line(
         "x": [x.share * aside for x in own],
         "y": [x.estimate.value for x in own],
         "error_y": {"type": "data", "symmetric": False, "array": up, "arrayminus": down, "width": 4,
-                    "thickness": 1.6 if side != "muted" else 1, "color": role(side)},
+                    "visible": bars, "thickness": 1.6 if side != "muted" else 1, "color": role(side)},
         "customdata": [
             [f"{name} at {x.budget_name} kept: {number(measure, x)}", x.method, x.budget_name] for x in own
         ],
@@ -141,7 +147,7 @@ def _line(
         "showlegend": True,
         "hoverinfo": "none",
         "line": {"color": role(side), "width": 2.5 if side != "muted" else 1, "dash": dash},
-        "marker": {"color": role(side), "symbol": symbol, "size": 9 if side != "muted" else 7},
+        "marker": {"color": role(side), "symbol": symbol, "size": 9 if side != "muted" else 7 if bars else 5},
     }  # fmt: skip
 
 

@@ -14,9 +14,11 @@ from typing import TYPE_CHECKING, Any
 from kvviz.errors import InputError
 from kvviz.figures.palette import COLOURS, LINES
 from kvviz.results.comparison import FULL
+from kvviz.results.plots import USUAL_BASE
 from kvviz.results.table import csv_text
 
 if TYPE_CHECKING:
+    import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
 
 COLUMN = 3.35  # inches, of a page with two columns
 PAGE = 6.9
+MOST_LINES = 8  # that can be told apart in one panel
+SHARE = "share of the cache that is kept"
 MARKERS = "osD^vPX*"
 DASHES = ("-", "--", "-.", ":")
 STYLE: Any = {
@@ -80,34 +84,80 @@ def _share(share: float) -> str:
 
 def _lines(figure: Figure, plot: Plot) -> None:
     """A line a method with its intervals, against the share that is kept."""
-    from matplotlib.ticker import MaxNLocator
-
     rows = plot.rows
     methods = list(dict.fromkeys(rows.method))
+    if len(methods) > MOST_LINES:
+        _families(figure, plot, methods)
+        return
     longest = max(map(len, methods))
     columns = min(len(methods), 3 if longest <= 13 else 2 if longest <= 24 else 1)
     figure.set_size_inches(COLUMN, 2.4 + 0.16 * -(-len(methods) // columns))
     axes = figure.add_subplot()
-    axes.set_xscale("log")
-    for number, method in enumerate(methods):
-        mine = rows[rows.method == method].sort_values("share")
-        # Intervals side by side, where they would lie upon each other.
-        x = mine.share * 1.025 ** (number - (len(methods) - 1) / 2)
-        bars = [(mine.value - mine.low).clip(lower=0), (mine.high - mine.value).clip(lower=0)]
-        axes.errorbar(x, mine.value, yerr=[b.fillna(0) for b in bars], label=method, markersize=3.2,
-                      elinewidth=0.7, capsize=1.5, capthick=0.7, **_line(number))  # fmt: skip
-    shares = sorted({round(s, 4) for s in rows.groupby("budget").share.mean()})
-    axes.set_xticks(shares, [_share(s) for s in shares])
-    axes.minorticks_off()
-    axes.set_xlabel("share of the cache that is kept")
+    _bars(axes, rows, methods, {method: method for method in methods})
+    _axes_of_lines(axes, rows)
+    axes.set_xlabel(SHARE)
     axes.set_ylabel(plot.what)
-    low, high = axes.get_ylim()
-    axes.set_ylim(min(0, low) if (rows.low < 0).any() else 0, high)
-    axes.yaxis.set_major_locator(MaxNLocator(6))  # not as many as fit: room is shared out by their width
-    _grid_lines(axes, "y")
     figure.legend(loc="outside lower center", ncols=columns, frameon=False, handlelength=2.6,
                   columnspacing=1.2)  # fmt: skip
     figure.suptitle(f"{plot.model}, {plot.protocol}", fontsize=7.5, color=_colour("muted"))
+
+
+def _families(figure: Figure, plot: Plot, methods: list[str]) -> None:
+    """Many methods: a panel for each one and its variants, all others thin and grey behind, on equal axes."""
+    rows = plot.rows
+    families: dict[str, list[str]] = {}
+    for method in methods:
+        families.setdefault(method.partition(":")[0], []).append(method)
+    wide = 3 if len(families) <= 6 else 4
+    tall = -(-len(families) // wide)
+    figure.set_size_inches(PAGE, 0.55 + 1.6 * tall)
+    panels = figure.subplots(tall, wide, sharex=True, sharey=True, squeeze=False)
+    for axes in panels.flat[len(families) :]:
+        axes.set_axis_off()
+    for place, (axes, (family, own)) in enumerate(zip(panels.flat, families.items())):
+        for method in [m for m in methods if m not in own]:
+            mine = rows[rows.method == method].sort_values("share")
+            base = method == USUAL_BASE
+            axes.plot(mine.share, mine.value, color=_colour("text" if base else "muted"), zorder=1,
+                      linewidth=0.8 if base else 0.5, alpha=1 if base else 0.45,
+                      linestyle=":" if base else "-")  # fmt: skip
+        _bars(axes, rows, own, {method: method.partition(":")[2] or "as it is" for method in own})
+        axes.set_title(family, loc="left", pad=2)
+        if len(own) > 1:
+            axes.legend(frameon=False, fontsize=5.5, handlelength=2, borderaxespad=0, labelspacing=0.25)
+        axes.tick_params(labelbottom=place + wide >= len(families))  # above an empty place, too
+    _axes_of_lines(panels[0][0], rows)
+    for axes in panels.flat[1:]:
+        _grid_lines(axes, "y")
+    others = f"; dotted: {USUAL_BASE}" if USUAL_BASE in methods else ""
+    figure.supxlabel(f"{SHARE} (grey: the other methods{others})", fontsize=7.5)
+    figure.supylabel(plot.what, fontsize=7.5)
+    figure.suptitle(f"{plot.model}, {plot.protocol}", fontsize=7.5, color=_colour("muted"))
+
+
+def _bars(axes: Axes, rows: pd.DataFrame, methods: list[str], labels: dict[str, str]) -> None:
+    """The lines of some methods with their intervals, side by side where they would lie upon each other."""
+    for number, method in enumerate(methods):
+        mine = rows[rows.method == method].sort_values("share")
+        x = mine.share * 1.025 ** (number - (len(methods) - 1) / 2)
+        bars = [(mine.value - mine.low).clip(lower=0), (mine.high - mine.value).clip(lower=0)]
+        axes.errorbar(x, mine.value, yerr=[b.fillna(0) for b in bars], label=labels[method], markersize=3.2,
+                      elinewidth=0.7, capsize=1.5, capthick=0.7, **_line(number))  # fmt: skip
+
+
+def _axes_of_lines(axes: Axes, rows: pd.DataFrame) -> None:
+    """Shares on a log scale, ticks at the budgets, values from 0."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.set_xscale("log")
+    shares = sorted({round(s, 4) for s in rows.groupby("budget").share.mean()})
+    axes.set_xticks(shares, [_share(s) for s in shares])
+    axes.minorticks_off()
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(0, low) if (rows.low < 0).any() else 0, high)
+    # Not as many as fit: room is shared out by their width.
+    axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
+    _grid_lines(axes, "y")
 
 
 def _pairs(figure: Figure, plot: Plot) -> None:
@@ -115,14 +165,14 @@ def _pairs(figure: Figure, plot: Plot) -> None:
     from matplotlib.ticker import MaxNLocator
 
     rows = plot.rows.iloc[::-1]
-    figure.set_size_inches(COLUMN, 0.8 + 0.17 * len(rows) + 0.1 * rows.budget.nunique())
+    figure.set_size_inches(COLUMN, 0.7 + 0.14 * (len(rows) + 1.4 * rows.budget.nunique()))
     axes = figure.add_subplot()
     axes.axvline(0, color=_colour("muted"), linewidth=0.8)
-    places, at, before = [], 0.0, None
+    places, heads, at, before = [], {}, 0.0, None
     for budget in rows.budget:
-        at += 1 if budget == before else 1.6
+        at += 1 if budget == before else 2.4
         places.append(at)
-        before = budget
+        heads[budget], before = at + 1.1, budget
     for place, row in zip(places, rows.to_dict("records")):
         told = row["verdict"] != "too few to tell"
         value, colour = row["value"], _colour("b" if told else "muted")
@@ -130,7 +180,11 @@ def _pairs(figure: Figure, plot: Plot) -> None:
         axes.errorbar([value], [place], xerr=None if math.isnan(row["low"]) else bar, fmt="o", color=colour,
                       markersize=3.2, markerfacecolor=colour if told else "white", elinewidth=1,
                       capsize=1.5)  # fmt: skip
-    axes.set_yticks(places, [f"{m}, {b}" for m, b in zip(rows.method, rows.budget)])
+    axes.set_yticks([*places, *heads.values()], [*rows.method, *(f"{budget} kept:" for budget in heads)])
+    for label in axes.get_yticklabels()[len(places) :]:
+        label.set_fontweight("bold")
+    axes.set_ylim(places[0] - 0.8, max(heads.values()) + 0.6)
+    axes.tick_params(axis="y", length=0)
     said = f"{plot.what}\nminus {rows.base.iloc[0]}; filled where p (Holm) is below 5 %"
     figure.supxlabel(said, fontsize=7.5)
     axes.xaxis.set_major_locator(MaxNLocator(5))
@@ -146,8 +200,9 @@ def _needles(figure: Figure, plot: Plot) -> None:
     budgets = list(dict.fromkeys(rows[rows.method != FULL].sort_values("share", ascending=False).budget))
     methods = [m for m in dict.fromkeys(rows.method) if m != FULL]
     lengths, depths = sorted(rows.length.unique()), sorted(rows.depth.unique())
+    names = dict(zip(rows.depth, rows.depths))
     tall, wide = len(methods) + (FULL in set(rows.method)), max(1, len(budgets))
-    panel = 0.3 + 0.13 * len(depths)
+    panel = 0.3 + 0.11 * len(depths)
     figure.set_size_inches(PAGE if wide > 2 else COLUMN, 0.7 + panel * tall)
     ends = [_colour("evicted"), _colour("amount-12")]
     colours = LinearSegmentedColormap.from_list("found", ends).with_extremes(bad="white")
@@ -169,7 +224,7 @@ def _needles(figure: Figure, plot: Plot) -> None:
                 side.set_visible(False)
             last = down == tall - 1
             axes.set_xticks(range(len(lengths)), [f"{v:,}" for v in lengths] if last else [])
-            axes.set_yticks(range(len(depths)), [_share(d) for d in depths] if not right else [])
+            axes.set_yticks(range(len(depths)), [names[d] for d in depths] if not right else [])
             axes.tick_params(length=0)
             # A name may be longer than its panel: the others say their budget at their right end.
             name = "full cache" if method == FULL else budget if right else f"{method}, {budget}"
@@ -178,7 +233,7 @@ def _needles(figure: Figure, plot: Plot) -> None:
     figure.supxlabel("tokens of the text", fontsize=7.5)
     figure.supylabel("depth of the needle", fontsize=7.5)
     if drawn is not None:
-        bar = figure.colorbar(drawn, ax=panels, shrink=0.6, aspect=25, pad=0.01)
+        bar = figure.colorbar(drawn, ax=panels, fraction=0.02, shrink=min(1.0, 2 / (panel * tall)), pad=0.01)
         bar.set_label("share found")
         bar.outline.set_visible(False)
     figure.suptitle(f"{plot.model}, {plot.protocol}", fontsize=7.5, color=_colour("muted"))
@@ -210,7 +265,7 @@ def latex(plot: Plot) -> str:
         shown = rows[["method", "budget", "cell", "n", "p (Holm)", "verdict"]]
         shown = shown.rename(columns={"cell": f"minus {rows.base.iloc[0]}"})
     elif plot.kind == "needle-grid":
-        rows["depth"] = rows.depth.map(_share)
+        rows["depth"] = rows.depths
         shown = rows[["method", "budget", "length", "depth", "cell", "n"]].rename(columns={"cell": "found"})
     else:
         order = list(dict.fromkeys(rows.sort_values("share", ascending=False).budget))

@@ -21,11 +21,14 @@ if TYPE_CHECKING:
     from kvviz.results.statistics import Estimate
 
 USUAL_BASE = "snapkv"
+MOST_DEPTHS = 11  # rows of a needle grid
 _MEASURED = {
     "kl": "Run the sweep with --measures kl.",
     "output_error": "Run the sweep with --measures output_error.",
 }
 _ANSWERED = "Verdicts and scores need items with right answers that the full cache answers from its document."
+
+_PLACED = "Its items do not say at which depth of which length something is hidden; those of kvviz niah do."
 
 
 @dataclass(frozen=True)
@@ -96,7 +99,8 @@ def plots(
         if len(found):
             made.append(Plot(kind, model, protocol, measure, found, words))
     if not made:
-        why = _MEASURED.get(measure, _ANSWERED)
+        placed = kind != "needle-grid" or (shown.depth.notna() & shown.length.notna()).any()
+        why = _MEASURED.get(measure, _ANSWERED) if placed else _PLACED
         raise InputError(f"The table has nothing to plot as {kind}. {why}")
     return made
 
@@ -120,10 +124,18 @@ def _lines(rows: pd.DataFrame, methods: list[str], measure: str, base: str) -> t
 
 
 def _grid(rows: pd.DataFrame, methods: list[str], measure: str, base: str) -> tuple[pd.DataFrame, str]:
-    """A row a method, budget, length and depth: share of needles found, and of the full cache its own."""
+    """A row a method, budget, length and depth: share of needles found, and of the full cache its own. Many
+    depths, as of tasks that draw them at random, are put together in fifths of the text."""
+    import numpy as np
     import pandas as pd
 
     measured = rows[rows.depth.notna() & rows.length.notna()]
+    depths = sorted(measured.depth.unique())
+    names = {depth: f"{100 * depth:.3g}%" for depth in depths}
+    if fifths := len(depths) > MOST_DEPTHS:
+        fifth = np.minimum(measured.depth // 0.2, 4)
+        measured = measured.assign(depth=(0.2 * fifth + 0.1).round(1))
+        names = {round(0.2 * i + 0.1, 1): f"{20 * i} to {20 * i + 20}%" for i in range(5)}
     t = with_full(measured)
     needs = t[~t.knew.fillna("").astype(bool) & t.right.notna()]
     order = [FULL, *methods]
@@ -135,9 +147,12 @@ def _grid(rows: pd.DataFrame, methods: list[str], measure: str, base: str) -> tu
         used = part if method == FULL else telling(part, "right")
         found = wilson(int(used.right.eq(True).sum()), len(used))
         cells.append({"method": method, "budget": budget, "share": float(part.share.mean()),
-                      "length": length, "depth": depth, **_estimate(found)})  # fmt: skip
+                      "length": length, "depth": depth, "depths": names[depth],
+                      **_estimate(found)})  # fmt: skip
     cells.sort(key=lambda c: (order.index(c["method"]), -c["share"], c["length"], c["depth"]))
     words = "Share of needles found, of those that the full cache finds; for the full cache, of all."
+    if fifths:
+        words += f" The {len(depths)} depths are put together in fifths of the text."
     return pd.DataFrame(cells), words
 
 

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 from many import sweep_rows
 from test_every_figure import HOSTILE, parsed, strings
@@ -90,6 +91,18 @@ def test_bars_lose_no_difference(d):
     middles, counts, width = bins(d)
     assert counts.sum() == len(d) and counts[middles == 0].sum() == (d == 0).sum()
     assert counts[middles > 0].sum() == (d > 0).sum() and width > 0
+
+
+def test_bars_of_many_methods_are_those_of_a_and_b_alone(sweep):
+    few = drawn("evidence_budget", sweep, said.usual(sweep))[1]
+    assert all(t["error_y"]["visible"] for t in few["data"])
+    t = sweep.table
+    more = [t.assign(method=t.method + f":x={i}", label=t.label + f" {i}") for i in range(3)]
+    many = Sweep("many", pd.concat([t, *(x[~x.method.str.startswith("full")] for x in more)]))
+    figure = drawn("evidence_budget", many, said.usual(many))[1]
+    barred = {t["name"][:2] for t in figure["data"] if t["error_y"]["visible"]}
+    assert len(figure["data"]) > 6 and barred == {"A:", "B:"}
+    assert figure["layout"]["xaxis"]["tickvals"] == sorted({round(s, 3) for s in t.share if s < 1})
 
 
 def test_a_dot_an_item_says_what_became_of_it(sweep):

@@ -87,6 +87,38 @@ def test_needles_are_counted_apart_where_the_full_cache_misses_them():
     assert list(dict.fromkeys(plot.rows.method)) == ["full", "criticalkv", "snapkv"]
 
 
+MANY = {f"m{i}": 1.0 + i / 10 for i in range(7)} | {"m0:window=8": 1.0, "m0:window=16": 0.9, "m1:x=1": 0.7}
+
+
+def test_many_methods_have_a_panel_a_family_and_all_others_behind_it():
+    from matplotlib.figure import Figure
+
+    (plot,) = plots(table(losses=MANY), "kl-budget")
+    figure = Figure()
+    printed._DRAW["kl-budget"](figure, plot)
+    panels = {axes.get_title(loc="left"): axes for axes in figure.axes if axes.axison}
+    assert list(panels) == [f"m{i}" for i in range(7)]
+    first = panels["m0"]
+    assert [t.get_text() for t in first.get_legend().get_texts()] == ["as it is", "window=8", "window=16"]
+    assert len(first.containers) == 3 and len(panels["m2"].containers) == 1  # lines with intervals
+    assert all(axes.get_ylim() == first.get_ylim() for axes in panels.values())
+    assert all(len(axes.lines) >= len(MANY) for axes in panels.values())
+    assert figure.get_size_inches()[0] == printed.PAGE
+    printed.files(plot)
+
+
+def test_depths_drawn_at_random_are_put_together_in_fifths():
+    t = table(documents=16).assign(length=500)
+    t["depth"] = t.document.str[1:].astype(float) / 15
+    (plot,) = plots(t, "needle-grid")
+    own = plot.rows[plot.rows.method == "snapkv"]
+    assert sorted(own.depth.unique()) == [0.1, 0.3, 0.5, 0.7, 0.9] and own.n.sum() == 2 * 16 * 3
+    assert set(own.depths) == {"0 to 20%", "20 to 40%", "40 to 60%", "60 to 80%", "80 to 100%"}
+    assert "16 depths" in plot.words
+    (few,) = plots(table(), "needle-grid")
+    assert "fifths" not in few.words and "28.6%" in set(few.rows.depths)
+
+
 def test_what_cannot_be_plotted_is_said():
     for kind, how, sentence in [
         ("pie", {}, "There is no plot 'pie'. Choose from: kl-budget"),
@@ -97,7 +129,7 @@ def test_what_cannot_be_plotted_is_said():
             plots(table(), kind, **how)
     with pytest.raises(InputError, match="Run the sweep with --measures kl"):
         plots(table(kl=np.nan), "kl-budget")
-    with pytest.raises(InputError, match="needle-grid. Verdicts"):
+    with pytest.raises(InputError, match="needle-grid. Its items do not say"):
         plots(table().assign(depth=np.nan), "needle-grid")
     with pytest.raises(InputError, match="no method but the full cache"):
         plots(table(losses={}), "kl-budget")
