@@ -114,6 +114,7 @@ function rowsTable(rows, of = rows.length) {
   const table = h('table', {class: 'kv-table'},
     h('thead', {}, h('tr', {}, columns.map(c => h('th', {scope: 'col'}, c.replace(/_/g, ' '))))),
     h('tbody', {}, rows.map(row => h('tr', {}, columns.map(c => h('td', {}, String(show(row[c]))))))));
-  return of > rows.length ? [h('p', {class: 'kv-guide'}, `${fmt.count(rows.length)} of ${fmt.count(of)} rows; `
-    + 'CSV and JSON hold all.'), table] : table;
+  if (!(of > rows.length)) return table;
+  const words = `${fmt.count(rows.length)} of ${fmt.count(of)} rows; CSV and JSON hold all.`;
+  return [h('p', {class: 'kv-guide'}, words), table];
 }

@@ -39,8 +39,9 @@ export async function openItem(item, sel, panel) {
   const {model} = reply.fields;
   if (reply.here || page.boot.form.models.some(one => one.id === model)) run();
   else {  // a file may name any model: none is fetched because of a click on a dot
+    const button = {class: 'kv-button kv-small', id: 'kv-evidence-run', onclick: run};
     tell(`${name} was answered by ${model}, which is none of the models offered here. `,
-      h('button', {class: 'kv-button kv-small', id: 'kv-evidence-run', onclick: run}, 'Run it with this model'));
+      h('button', button, 'Run it with this model'));
   }
 }
 

@@ -36,8 +36,8 @@ const set = (box, text) => { typedIn(box).value = text ?? ''; };
 function readForm() {
   const {methods, variants} = chosenMethods();
   return {document: value(documentField), question: value(question), expected: value(expected),
-    questions: readQuestions(), protocol: protocol.querySelector('input:checked')?.value, methods, variants, budgets: value(budgets),
-    ...readSettings()};
+    questions: readQuestions(), protocol: protocol.querySelector('input:checked')?.value, methods, variants,
+    budgets: value(budgets), ...readSettings()};
 }
 
 export function fillForm(fields) {

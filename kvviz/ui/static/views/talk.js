@@ -79,8 +79,9 @@ function turn(t, i, all) {
     h('div', {class: 'kv-turn-cards', style: `--columns:${BESIDE}`}, rest.map(card))) : null];
   const about = {class: 'kv-turn', 'aria-label': `Question ${i + 2}`};
   if (!folds) return h('section', about, h('p', {class: 'kv-question'}, asked), answers);
-  return h('details', {...about, open: opened.get(i) ?? i === all.length - 1,
-    ontoggle: event => opened.set(i, event.target.open)}, h('summary', {class: 'kv-question'}, asked), answers);
+  const open = opened.get(i) ?? i === all.length - 1;
+  return h('details', {...about, open, ontoggle: event => opened.set(i, event.target.open)},
+    h('summary', {class: 'kv-question'}, asked), answers);
 }
 
 const SIGNS = {right: '✓', wrong: '✗'};
