@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import importlib.util
 import json
@@ -16,7 +15,7 @@ os.environ.setdefault("GRADIO_ANALYTICS_ENABLED", "False")  # before gradio: it 
 import gradio as gr
 from starlette.middleware import Middleware
 
-from kvviz.errors import InputError, KvvizError
+from kvviz.errors import InputError
 from kvviz.methods.own import load_plugins
 from kvviz.settings import server_port, settings
 from kvviz.ui import assets
@@ -29,7 +28,8 @@ from kvviz.ui.export_views import Exports
 from kvviz.ui.form import form
 from kvviz.ui.grid_desk import GridDesk
 from kvviz.ui.guard import LOCAL, Guard
-from kvviz.ui.runs import RunStore, stored_runs
+from kvviz.ui.replies import first_replies
+from kvviz.ui.runs import RunStore
 from kvviz.ui.sweeps import listed
 from kvviz.ui.talk_desk import TalkDesk
 from kvviz.ui.views import answer, boot
@@ -131,17 +131,10 @@ _META = '<meta name="description" content="What does a language model forget whe
 
 
 def warm(store: RunStore) -> None:
-    """Load the first stored run in the background, so that the first visitor does not wait."""
+    """Read the first stored run in the background, and make what it opens with: no visitor waits for it."""
     import threading
 
-    first = next(iter(stored_runs()), None)
-    if first is not None:
-        threading.Thread(target=_load, args=(store, first), daemon=True).start()
-
-
-def _load(store: RunStore, run_id: str) -> None:
-    with contextlib.suppress(KvvizError):  # a broken file is named when a visitor opens it
-        store.get(run_id)
+    threading.Thread(target=first_replies, args=(store,), daemon=True).start()
 
 
 def launch(host: str | None = None, port: int | None = None, **options: Any) -> Any:

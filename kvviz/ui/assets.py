@@ -13,14 +13,17 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+import brotli
 from starlette.responses import Response
 from starlette.routing import Route
 
 from kvviz.ui.bundle import bundled
+from kvviz.ui.replies import first_replies
 
 STATIC = Path(__file__).with_name("static")
 VENDOR = Path(__file__).with_name("vendor")
 ROUTE = "kvviz-page"
+FIRST = f"{ROUTE}/first-run.json"
 # What the page's modules may trigger: Gradio knows an event by its name in the component's script.
 EVENTS = ("run_form", "run_grid", "open_saved", "decode_more", "try_again", "find_cause", "branch",
           "ask_more", "calibrate", "stop_calibration", "stop_run", "stop_grid")
@@ -74,17 +77,38 @@ def addresses() -> list[str]:
     return list(_served())
 
 
-def routes() -> list[Any]:
-    """Routes that serve the scripts, for Gradio's `app_kwargs`."""
+def early() -> str:
+    """The page's `Link` header: what a browser fetches while Gradio's own scripts put the page together."""
+    page, small, _ = addresses()
+    links = [f"<{address}>; rel=modulepreload" for address in (page, small)]
+    return ", ".join([*links, f"<{FIRST}>; rel=preload; as=fetch; crossorigin=anonymous"])
 
-    def script_at(source: str) -> Any:
-        async def serve(request: Any) -> Response:
-            return Response(source, media_type="text/javascript", headers=FOREVER)
+
+def routes() -> list[Any]:
+    """Routes that serve the scripts and what the first run opens with, for Gradio's `app_kwargs`."""
+
+    def script_at(address: str) -> Any:
+        def serve(request: Any) -> Response:
+            headers = {**FOREVER, "Vary": "Accept-Encoding"}
+            if "br" not in request.headers.get("accept-encoding", ""):
+                return Response(_served()[address], media_type="text/javascript", headers=headers)
+            headers["Content-Encoding"] = "br"
+            return Response(_compressed(address), media_type="text/javascript", headers=headers)
 
         return serve
 
+    def first(request: Any) -> Response:
+        return Response(first_replies(), media_type="application/json", headers={"Cache-Control": "no-cache"})
+
     # Routes, no mounted folder: that would look for its files below a proxy's path.
-    return [Route(f"/{address}", script_at(source)) for address, source in _served().items()]
+    scripts = [Route(f"/{address}", script_at(address)) for address in addresses()]
+    return [*scripts, Route(f"/{FIRST}", first)]
+
+
+@cache
+def _compressed(address: str) -> bytes:
+    """A script as it is sent: compressed once, not for each visitor again."""
+    return brotli.compress(_served()[address].encode(), quality=9)
 
 
 @cache
@@ -96,17 +120,15 @@ const at = path => new URL(path, document.baseURI).href;
 const events = {json.dumps(EVENTS)};
 import(at({json.dumps(page)})).then(page => page.start({{
   element, props, server, plotly: {{small: at({json.dumps(small)}), whole: at({json.dumps(whole)})}},
+  first: at({json.dumps(FIRST)}),
   trigger: (event, data) => {{ if (events.includes(event)) trigger(event, data); }},
 }}));
 """
 
 
-@cache
 def head() -> str:
-    """Styles, and what is fetched early: the page's modules, and plotly.js, which is read meanwhile."""
-    page, small, _ = addresses()
-    links = "".join(f'<link rel="modulepreload" href="{address}">' for address in (page, small))
-    return f"<style>{style()}</style>{links}"
+    """The page's styles, for its head."""
+    return f"<style>{style()}</style>"
 
 
 @cache

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kvviz.settings import Settings
+from kvviz.ui.assets import early
 from kvviz.ui.visitors import COOKIE
 
 LOCAL = frozenset({"localhost", "127.0.0.1", "[::1]"})
@@ -58,6 +59,8 @@ class Guard:
             await _refuse(send, *refusal)
             return
         more = list(self.headers)
+        if scope["path"] == "/":
+            more.append((b"link", early().encode()))
         if scope["path"] == "/" and COOKIE not in _cookies(asked.get("cookie", "")):
             more.append((b"set-cookie", _cookie(asked.get("x-forwarded-proto", scope["scheme"]))))
 

@@ -7,34 +7,21 @@ import html
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from typing import Any
 
-import orjson
-
-from kvviz.errors import InputError, KvvizError
-from kvviz.figures import FIGURES
+from kvviz.errors import InputError
 from kvviz.results.comparison import Comparison
 from kvviz.results.story import Opening, Step
 from kvviz.ui import assets
 from kvviz.ui import chosen as selection
 from kvviz.ui.openings import opening
+from kvviz.ui.replies import ANSWER, OF_A_RUN, Views, figures, replies, selected
 from kvviz.ui.runs import Run
 
 COLUMNS = (260, 600)  # of a map: for a phone and for a wide screen
 TABS = ("kept", "why", "cause", "effect", "sweep", "steps")  # what a finished run alone can show
 MOST_PLAYED = 20_000  # tokens up to which the file holds every stop of the slider
-_ANSWER = ("a", "b", "budget")
-# What the page asks beside its figures, by tab ("" = always), and the fields that each one reads.
-_READS: dict[str, dict[str, tuple[str, ...]]] = {
-    "": {"cards": _ANSWER, "turns": _ANSWER, "finding": _ANSWER,
-         "document": (*_ANSWER, "layer", "head", "grain")},
-    "why": {"why_card": (*_ANSWER, "tok", "layer", "head")},
-    "cause": {"cause": ("a", "budget")},
-}
-_FIELDS = (*_ANSWER, "tok", "layer", "head", "grain")
-_SIDES = {row.id for row in FIGURES if row.sides}
-_MAPS = {row.id for row in FIGURES if "range" in row.reads}
 
 
 def page_html(c: Comparison, view: Opening | None = None) -> str:
@@ -50,10 +37,10 @@ def page_html(c: Comparison, view: Opening | None = None) -> str:
     c = replace(c, story=replace(c.story, opening=first))
     title = c.story.title or f"kvviz: {c.model.id}"
     run = Run("saved", c, "file", title)
-    replies = list(_replies(run, first, steps))
-    tabs = [tab for tab in TABS if any(one["view"] in _figures(tab) for one in replies)]
+    told = list(_replies(run, first, steps))
+    tabs = [tab for tab in TABS if any(one["view"] in figures(tab) for one in told)]
     boot = {"stored": [{"id": run.id, "title": title}], "methods": {}, "tabs": tabs}
-    whole = any(assets.WHOLE_ONLY in one["reply"].get("figure", "") for one in replies)
+    whole = any(assets.WHOLE_ONLY in one["reply"].get("figure", "") for one in told)
     library = assets.plotly_js() if whole else assets.small_plotly_js()
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -64,7 +51,7 @@ def page_html(c: Comparison, view: Opening | None = None) -> str:
         f'<script id="plotly">{{const module = {{exports: {{}}}};\n{_code(library)}\n'
         "window.kvPlotly = module.exports;}</script>\n"
         f'<script type="application/json" id="boot">{_inert(boot)}</script>\n'
-        f'<script type="application/json" id="replies">{_inert(replies)}</script>\n'
+        f'<script type="application/json" id="replies">{_inert(told)}</script>\n'
         f'<script type="module">{_code(assets.page_js())}{_START}</script>\n</body></html>\n'
     )
 
@@ -91,64 +78,20 @@ def _inert(value: Any) -> str:
     return written.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _figures(tab: str) -> dict[str, tuple[str, ...]]:
-    """{view: the fields it reads} of what a tab shows."""
-    rows = [row for row in FIGURES if row.tab == tab and not row.folded]
-    reads = {row.id: tuple(f for f in row.reads if f in _FIELDS) for row in rows}
-    return {**reads, **_READS.get(tab, {})}
-
-
 def _replies(run: Run, first: Opening, steps: Sequence[Step]) -> Iterator[dict[str, Any]]:
-    """What the page will ask, each once, with its reply as the page reads it."""
+    """What the page will ask, each once, with its reply."""
     c = run.comparison
     seen: set[str] = set()
 
-    def asked(sel: dict[str, Any], views: dict[str, tuple[str, ...]]) -> Iterator[dict[str, Any]]:
-        for name, reads in views.items():
-            for side in ("a", "b") if name in _SIDES else (None,):
-                for columns in COLUMNS if name in _MAPS else (None,):
-                    one = {"view": name, "side": side, "columns": columns, "sel": {f: sel[f] for f in reads}}
-                    key = json.dumps(one)
-                    if key in seen or (side == "b" and sel["b"] is None):
-                        continue
-                    seen.add(key)
-                    reply = _reply(run, name, sel, side, columns)
-                    if reply is not None:
-                        yield {**one, "reply": reply}
+    def asked(sel: dict[str, Any], views: Views) -> Iterator[dict[str, Any]]:
+        yield from replies(run, sel, views, COLUMNS, seen)
 
-    sel = _selection(c, first)
-    yield from asked(sel, {"meta": (), "text": (), "story": ()})
+    sel = selected(c, first)
+    yield from asked(sel, OF_A_RUN)
     for tab in ("", *TABS):
-        yield from asked(sel, _figures(tab) if tab else _READS[""])
+        yield from asked(sel, figures(tab))
     for step in steps:
-        at = _selection(c, step.view)
-        yield from asked(at, {**_READS[""], **_figures(step.shows)})
-    played = [sel, *(_selection(c, step.view) for step in steps if step.shows == "budget")]
+        yield from asked(selected(c, step.view), {**figures(""), **figures(step.shows)})
+    played = [sel, *(selected(c, step.view) for step in steps if step.shows == "budget")]
     for sel, budget in itertools.product(played, selection.steps(c) if c.n <= MOST_PLAYED else []):
-        yield from asked({**sel, "budget": c.share(budget)}, {**_READS[""], "kept": (*_ANSWER, "grain")})
-
-
-def _selection(c: Comparison, view: Opening) -> dict[str, Any]:
-    """A view's selection as the page will send it: checked, its budget the nearest of the run's."""
-    checked = selection.checked(asdict(view), c)
-    return {"a": checked.a, "b": checked.b, "budget": c.share(checked.budget),
-            "tok": None if checked.tok is None else list(checked.tok),
-            "layer": checked.layer, "head": checked.head, "grain": checked.grain}  # fmt: skip
-
-
-def _reply(
-    run: Run, name: str, sel: dict[str, Any], side: str | None, columns: int | None
-) -> dict[str, Any] | None:
-    """A view's reply, None where this run has none."""
-    from kvviz.ui.views import VIEWS, map_range, register
-
-    register()
-    args: dict[str, Any] = {"by": "ab", "side": side, "columns": columns}
-    shown = map_range(run.comparison)
-    if columns and shown:
-        args |= {"x0": shown[0], "x1": shown[1]}
-    try:
-        reply = VIEWS[name](run, selection.checked(sel, run.comparison), args)
-    except KvvizError:
-        return None
-    return json.loads(orjson.dumps(reply, default=str, option=orjson.OPT_SERIALIZE_NUMPY))
+        yield from asked({**sel, "budget": c.share(budget)}, {**figures(""), "kept": (*ANSWER, "grain")})

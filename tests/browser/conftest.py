@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from kvviz.ui import assets
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "ui"))
 PATIENCE = 45_000  # ms, for a state to come: a busy machine with two cores is slow, not wrong
 OFFLINE = "ERR_INTERNET_DISCONNECTED"  # a test that takes the network away
@@ -106,9 +108,8 @@ def served(chromium_path, serve):
 
 
 # Opens the page at another address without loading it, once what was asked for before has come.
-OPEN_AGAIN = r"""async query => {
-  const link = document.querySelector('link[rel=modulepreload][href*="kvviz-page"]');
-  const {modules} = await import(link.href);
+OPEN_AGAIN = r"""async ([address, query]) => {
+  const {modules} = await import(new URL(address, document.baseURI).href);
   const {openRun} = modules['views/opening.js'], {readLink} = modules['lib/link.js'];
   const {page} = modules['lib/page.js'];
   if (!page.server.counted) {
@@ -162,7 +163,7 @@ class Visits:
             self.shared = self.fresh(query)
             self.own.pop()  # it stays
             return self.shared
-        self.shared.evaluate(OPEN_AGAIN, query)
+        self.shared.evaluate(OPEN_AGAIN, [assets.addresses()[0], query])
         self.shared.wait_for_selector("#kv-app[data-ready]")
         return self.shared
 

@@ -4,6 +4,7 @@ import {readLink} from './lib/link.js';
 import {banner, live, page} from './lib/page.js';
 import {showPage} from './lib/pages.js';
 import {library} from './lib/plotly.js';
+import {serverAfter} from './lib/saved.js';
 import {S} from './lib/state.js';
 import {findingBox, statusLine} from './lib/status.js';
 import {buildTabs, showTab, tabs} from './lib/tabs.js';
@@ -29,10 +30,10 @@ import {buildTry} from './views/tryit.js';
 import {buildWhy} from './views/why.js';
 
 // `offline`: the page of a saved file (lib/saved.js), whose boot names the tabs it holds.
-export function start({element, props, server, trigger, plotly, offline = false}) {
+// `first`: where the replies to what the first run opens on are.
+export function start({element, props, server, trigger, plotly, first, offline = false}) {
   const boot = {stored: [], methods: {}, ...JSON.parse(props.boot || '{}')};
   Object.assign(page, {app: element.querySelector('#kv-app'), boot, server, trigger, plotly, offline});
-  library().catch(() => {});  // read while the run is asked for
   const {views, under} = buildTabs([['kept', 'Kept', ...buildKept()], ['why', 'Why', ...buildWhy()],
     ['cause', 'Cause', buildCause()],
     ['effect', 'Effect', ...buildEffect()], ['sweep', 'Sweep', buildSweep()], ['try', 'Try it', buildTry()],
@@ -47,14 +48,18 @@ export function start({element, props, server, trigger, plotly, offline = false}
   document.documentElement.classList.toggle('kv-framed', window.parent !== window);
   const link = readLink();
   showTab(link.tab || 'kept');
-  document.addEventListener('kv:page', () => { if (S.page === 'run' && !S.run) openFirst(link); });
+  document.addEventListener('kv:page', () => { if (S.page === 'run' && !S.run) openFirst(link, first); });
   showPage(link.page === 'evidence' && !offline ? 'evidence' : 'run');
   if (S.page === 'evidence') openSweep(link.sweep);
 }
 
-function openFirst(link) {
-  const first = page.boot.stored[0];
-  if (link.run) openRun(link.run, link.sel, link.tab);
-  else if (first) openRun(first.id, link.sel, link.tab);
-  else emptyPage();
+async function openFirst(link, address) {
+  const [first] = page.boot.stored, id = link.run || first?.id, {server} = page;
+  if (!id) return emptyPage();
+  if (address && id === first?.id) {
+    const coming = fetch(address).then(reply => reply.ok ? reply.json() : []).catch(() => []);
+    page.server = serverAfter(coming, id, server);
+  } else library().catch(() => {});  // read while the run is asked for
+  await openRun(id, link.sel, link.tab);
+  page.server = server;
 }

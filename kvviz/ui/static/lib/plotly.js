@@ -4,16 +4,27 @@ import {page} from './page.js';
 
 const WHOLE_ONLY = 'scattergl';  // the small plotly.js has no WebGL
 const loading = {};  // {small or whole: its promise}
+const here = new Set();  // those that have been read
 
 // The plotly.js for these traces: the small one wherever it can draw them. A saved page holds what it needs.
 export function library(traces = []) {
   if (page.offline) return Promise.resolve(window.kvPlotly);
   const which = traces.some(t => t.type === WHOLE_ONLY) ? 'whole' : 'small';
-  return loading[which] ??= import(page.plotly[which]).then(m => m.default, error => {
+  return loading[which] ??= read(which);
+}
+
+async function read(which) {
+  try {
+    const {default: Plotly} = await import(page.plotly[which]);
+    here.add(which);
+    return Plotly;
+  } catch (error) {
     delete loading[which];  // the next figure asks again
     throw error;
-  });
+  }
 }
+
+export const libraryIsHere = () => page.offline || here.size > 0;
 
 export const css = name => getComputedStyle(document.body).getPropertyValue(`--kv-${name}`).trim();
 

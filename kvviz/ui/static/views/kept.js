@@ -23,9 +23,9 @@ function tokenMap(options, extra) {
     }});
   panel.plot.sides = 90;  // px beside the map, about, until it has been drawn once
   const check = () => {
-    const now = panel.plot.pixels(), cells = S.meta?.n
-      && (LOOK.range ? LOOK.range[1] - LOOK.range[0] : S.meta.n);
-    if (now && now !== asked && cells > Math.min(now, asked)) redo(panel.view);
+    const now = panel.plot.pixels(), tokens = LOOK.range ? LOOK.range[1] - LOOK.range[0] : S.meta?.n;
+    const inCell = columns => Math.ceil(tokens / columns);  // as the server joins them
+    if (now && tokens && inCell(now) !== inCell(asked)) redo(panel.view);
   };
   panel.plot.onWidth = debounce(check, 200);
   const {after} = options;
