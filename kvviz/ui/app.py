@@ -27,7 +27,7 @@ from kvviz.ui.evidence import Evidence
 from kvviz.ui.export_views import Exports
 from kvviz.ui.form import form
 from kvviz.ui.grid_desk import GridDesk
-from kvviz.ui.guard import LOCAL, Guard
+from kvviz.ui.guard import LOCAL, Guard, Packed
 from kvviz.ui.replies import first_replies
 from kvviz.ui.runs import RunStore
 from kvviz.ui.sweeps import listed
@@ -151,12 +151,12 @@ def launch(host: str | None = None, port: int | None = None, **options: Any) -> 
 
 
 def guarded(options: dict[str, Any]) -> dict[str, Any]:
-    """Launch options with the guard in front of every request."""
+    """Launch options with the guard in front of every request, and answers packed."""
     limits = settings()
     local = options["server_name"] in LOCAL and not (limits.public or options.get("share"))
     uploads, largest = Path(gr.utils.get_upload_folder()), options["max_file_size"]
     guard = Middleware(Guard, limits=limits, local=local, uploads=uploads, largest_file=largest)
-    return {**options, "app_kwargs": {**options["app_kwargs"], "middleware": [guard]}}
+    return {**options, "app_kwargs": {**options["app_kwargs"], "middleware": [guard, Middleware(Packed)]}}
 
 
 def check_place(host: str, port: int) -> None:

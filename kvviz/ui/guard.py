@@ -1,4 +1,4 @@
-"""What every request passes before Gradio sees it, and every answer: hosts, sizes, headers, a cookie."""
+"""What every request passes before Gradio sees it, and every answer: hosts, sizes, headers, cookie, gzip."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable
 from http.cookies import CookieError, SimpleCookie
 from pathlib import Path
 from typing import Any
+
+from starlette.middleware.gzip import GZipMiddleware
 
 from kvviz.settings import Settings
 from kvviz.ui.assets import early
@@ -83,6 +85,18 @@ class Guard:
         elif length.isdecimal() and int(length) > self.most:
             return 413, "This request is larger than this server reads."
         return None
+
+
+class Packed:
+    """ASGI middleware: the page and its replies go in gzip. Gradio packs files by the end of their name, and
+    these have none."""
+
+    def __init__(self, app: Any):
+        self.app, self.packing = app, GZipMiddleware(app, minimum_size=2000, compresslevel=5)
+
+    async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
+        ours = scope["type"] == "http" and (scope["path"] == "/" or "/component_server" in scope["path"])
+        await (self.packing if ours else self.app)(scope, receive, send)
 
 
 def _bounded(receive: Receive, most: int) -> Receive:

@@ -114,4 +114,5 @@ def _of_first(store: RunStore, run_id: str) -> list[dict[str, Any]]:
     c = run.comparison
     sel = selected(c, c.story.opening or opening(c))
     widths = sorted({math.ceil(c.n / joined) for joined in range(1, MOST_JOINED + 1)})
-    return list(replies(run, sel, {**OF_A_RUN, **figures(""), **figures("kept")}, widths, set()))
+    views = {**OF_A_RUN, "story": ANSWER, **figures(""), **figures("kept")}  # its tour is about the selection
+    return list(replies(run, sel, views, widths, set()))

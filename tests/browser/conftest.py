@@ -8,6 +8,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import anyio.to_thread  # noqa: F401 (read while nothing else runs: pytest rewrites it, which no two threads can)
 import pytest
 
 from kvviz.ui import assets

@@ -10,7 +10,8 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from kvviz.settings import settings
-from kvviz.ui.guard import Guard
+from kvviz.ui import assets
+from kvviz.ui.guard import Guard, Packed
 
 
 async def _echo(request: Request) -> PlainTextResponse:
@@ -56,3 +57,21 @@ def test_headers_and_a_cookie_that_is_given_once(tmp_path):
     assert cookie.startswith("kvviz-visitor=") and "HttpOnly" in cookie
     again = client(tmp_path).get("/", headers={"cookie": cookie.partition(";")[0]})
     assert "set-cookie" not in again.headers
+
+
+def test_the_page_names_what_to_fetch_early_and_other_answers_do_not(tmp_path):
+    link = client(tmp_path).get("/").headers["link"]
+    named = [part.split(">")[0].strip(" <") for part in link.split(",")]
+    assert named == [*assets.addresses()[:2], assets.FIRST]
+    assert "link" not in client(tmp_path).get("/api").headers
+
+
+def test_the_page_and_its_replies_are_packed_and_streams_are_not():
+    async def long(request: Request) -> PlainTextResponse:
+        return PlainTextResponse("word " * 1000)
+
+    paths = ("/", "/gradio_api/component_server/", "/gradio_api/queue/data")
+    app = TestClient(Packed(Starlette(routes=[Route(path, long) for path in paths])))
+    packed = [app.get(path).headers.get("content-encoding") for path in paths]
+    assert packed == ["gzip", "gzip", None]
+    assert "content-encoding" not in app.get("/", headers={"accept-encoding": "br"}).headers

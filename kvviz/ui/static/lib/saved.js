@@ -19,7 +19,6 @@ export function savedServer(replies) {
   }};
 }
 
-
 // A server that is not asked for what came beside the page: `coming` are the replies to what this run opens
 // on, as long as nothing in it was changed.
 const UNCHANGED = {rule: 'mean', by: 'ab', direction: 'put_back'};
