@@ -96,7 +96,8 @@ class Packed:
 
     async def __call__(self, scope: dict[str, Any], receive: Receive, send: Send) -> None:
         ours = scope["type"] == "http" and (scope["path"] == "/" or "/component_server" in scope["path"])
-        await (self.packing if ours else self.app)(scope, receive, send)
+        app: Any = self.packing if ours else self.app
+        await app(scope, receive, send)
 
 
 def _bounded(receive: Receive, most: int) -> Receive:

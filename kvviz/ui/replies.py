@@ -96,9 +96,10 @@ def first_replies(store: RunStore | None = None) -> bytes:
 
     "[]" without such a run. A browser fetches it beside the scripts: the first picture waits for no question.
     """
-    run_id, path = next(iter(stored_runs().items()), (None, None))
-    if path is None:
+    stored = stored_runs()
+    if not stored:
         return b"[]"
+    run_id, path = next(iter(stored.items()))
     with _making:
         if path not in _first:
             _first.clear()
