@@ -18,7 +18,7 @@ from kvviz.ui.figure_views import table_of
 from kvviz.ui.runs import Run
 from kvviz.ui.views import view
 
-MOST_ROWS = 20
+MOST_ROWS = 8  # of the list on the page; the table under the figure has all
 
 
 @view("beside")

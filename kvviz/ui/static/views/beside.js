@@ -17,7 +17,8 @@ const maps = [];
 let pairs = null;  // tokens of the aligned passages: {1: [[start, end]], 2: ...}
 const pick = chooser('Beside', [['', 'choose a run']], '', id => openBeside(id), {id: 'kv-beside'});
 const told = h('p', {class: 'kv-notice', hidden: true}), words = h('div', {class: 'kv-cause-words'});
-const answers = h('div', {class: 'kv-split', id: 'kv-beside-answers'}), list = h('div', {class: 'kv-scroll'});
+const answers = h('div', {class: 'kv-split', id: 'kv-beside-answers'});
+const list = h('div', {class: 'kv-scroll kv-beside-list'});
 const rest = h('div', {hidden: true}), wide = h('div', {hidden: true});
 
 // The selection in the second run, and what of the first one's it has not.
