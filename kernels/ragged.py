@@ -14,6 +14,9 @@ CHUNK_ELEMENTS = 1 << 22  # storage or logits touched at once: 16 MB of float32
 # From this many query rows an owner on, its rows are worth one large product each instead of a batch of
 # small ones (measured on two cores: even at 8, twice as fast at 96).
 LARGE_PRODUCT = 12
+# Whether queries stand on the left of the small products: faster on some processors, slower on others, by up
+# to a factor of two. A fact of the machine, which `kvviz.engine.products` finds out.
+queries_left = False
 
 
 def ragged_attention(
@@ -49,6 +52,17 @@ def ragged_attention(
         attend(rows, keys, values, positions, owner.long(), horizon, out, lse)
     shape = (variants, n_query_heads, steps)
     return out.view(*shape, head_dim), lse.view(shape)
+
+
+def block_logits(asked: torch.Tensor, keys: torch.Tensor, bias: torch.Tensor, left: bool) -> torch.Tensor:
+    """asked [N, g * T, d] on keys [N, B, d], with bias [N, B] -> [N, g * T, B].
+
+    left  whether queries stand on the left of the product; else it is turned afterwards.
+    """
+    if left:
+        return torch.baddbmm(bias[:, None], asked, keys.transpose(1, 2))
+    logits = torch.baddbmm(bias[..., None], keys, asked.transpose(1, 2))
+    return logits.transpose(1, 2).contiguous()
 
 
 def attend_by_owner(rows, keys, values, positions, owner, horizon, out, lse) -> None:
@@ -89,11 +103,8 @@ def attend_by_block(rows, keys, values, positions, owner, horizon, out, lse) -> 
         span = slice(bounds[low], bounds[high - 1] + 1)
         own = owner[low:high]
         index = own - bounds[low]
-        # Keys on the left stream at full bandwidth; the small product is then turned for the softmax.
-        logits = torch.baddbmm(
-            bias[low:high, :, None], keys[low:high].to(rows.dtype), rows[own].transpose(1, 2)
-        )
-        logits = logits.transpose(1, 2).contiguous()  # [blocks, g * T, B]
+        asked = rows.index_select(0, own)
+        logits = block_logits(asked, keys[low:high].to(rows.dtype), bias[low:high], queries_left)
         if horizon is not None:
             logits.masked_fill_(positions[low:high, None] <= horizon[own][..., None], -torch.inf)
         old = lse[span]  # holds the running maximum until the end

@@ -63,18 +63,18 @@ class Blocks:
 @dataclass(frozen=True)
 class Masked:
     """One layer's rows as they lie in the trace, seen by the variants of a wave each through a mask of its
-    own: bool [V, Hkv, n]. For kept sets that hold much of the prompt: nothing is gathered, nothing evicted.
+    own. For kept sets that hold much of the prompt: nothing is gathered, nothing evicted.
 
-    keys, values  [Hkv, n, d].
+    keys, values  [Hkv, n, d]; bias  float32 [Hkv, V, n], 0 where a variant holds a row and -inf where not.
     """
 
     keys: torch.Tensor
     values: torch.Tensor
-    mask: torch.Tensor
+    bias: torch.Tensor
 
     def attend(self, query, layer, heads: int, positions) -> tuple[torch.Tensor, torch.Tensor]:
         """As that of `Blocks`; all variants are at the same positions."""
-        return masked_attention(query, self.keys, self.values, layer, self.mask, positions[0])
+        return masked_attention(query, self.keys, self.values, layer, self.bias, positions[0])
 
 
 def joined(parts: Sequence[Blocks], heads: int) -> Blocks:
@@ -167,8 +167,11 @@ def batches(
 
 def masked_cache(trace: Trace, masks: torch.Tensor) -> PromptCache:
     """A cache of kept sets, bool [V, L, Hkv, n], that copies none of their rows."""
-    rows = enumerate(zip(trace.keys, trace.values))
-    layers = [[Masked(k, v, masks[:, i].to(k.device))] for i, (k, v) in rows]
+    layers = []
+    for index, (keys, values) in enumerate(zip(trace.keys, trace.values)):
+        hidden = ~masks[:, index].transpose(0, 1).to(keys.device)
+        bias = torch.zeros(hidden.shape, device=keys.device).masked_fill_(hidden, -torch.inf)
+        layers.append([Masked(keys, values, bias)])
     return PromptCache(layers, [0] * len(masks), trace.n, block_rows(trace.n))
 
 

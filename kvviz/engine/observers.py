@@ -11,12 +11,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 import torch
+import torch.nn.functional as F
 
-from kvviz.engine.attention import attention_by_rows, causal_attention, rows_attention, unrotate
+from kvviz.engine.attention import (
+    attention_by_rows,
+    causal_attention,
+    fused_part,
+    has_parts,
+    partial,
+    rows_attention,
+    unrotate,
+)
 from kvviz.engine.forward import forward
 from kvviz.engine.products import products_of
 from kvviz.errors import Cancelled
+from kvviz.kernels.merge import merge_attention
+from kvviz.kernels.product import project
 
+_LOGITS_IN_CACHE = 1 << 19  # 2 MB of float32
 _BLOCK = 128  # query rows worked on at once
 
 
@@ -186,12 +198,46 @@ class _RepeatAttend:
         if self.cancel is not None and self.cancel.is_set():
             raise Cancelled("Stopped while repeating the document.")
         trace, layer = self.trace, self.trace.model.layer(index)
-        n = trace.n
+        if layer.window is None and has_parts(query):
+            return self._in_parts(index, query[0], key[0], value[0])[None]
         keys = torch.cat([trace.keys[index], key[0]], 1)
         values = torch.cat([trace.values[index], value[0]], 1)
-        out = causal_attention(query[0], keys, values, layer, n, products_of(trace.model).by_rows)
+        out = causal_attention(query[0], keys, values, layer, trace.n, products_of(trace.model).by_rows)
         self._record(index, query[0], key[0])
         return out[None]
+
+    def _in_parts(self, index: int, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor):
+        """The same with the chunk as a part of its own, so that the sums over the parts, which the attention
+        needs anyway, also give the recorded softmax.
+
+        exp grows, so the largest weight of an entry is exp of the largest logit - log of the row's sum.
+        """
+        trace, layer = self.trace, self.trace.model.layer(index)
+        keys, values, chunk = trace.keys[index], trace.values[index], slice(self.start, self.end)
+        chunk_part = fused_part(query, keys[:, chunk], values[:, chunk], layer, False)
+        own_part = fused_part(query, key, value, layer, True)
+        parts = [chunk_part, own_part]
+        for side in (slice(0, self.start), slice(self.end, trace.n)):
+            if side.start < side.stop:
+                parts.append(fused_part(query, keys[:, side], values[:, side], layer, False))
+        recorded = [chunk_part, own_part]
+        if sinks := min(Repeat.SINKS, self.start):
+            recorded.append(partial(query, keys[:, :sinks], values[:, :sinks], layer))
+        _, lse = merge_attention(recorded, layer.sinks)
+        rows = torch.cat([query.float() * layer.scaling, -lse[..., None]], -1)
+        norms = self.norms[index].clamp_min(1e-6).log()[:, None]
+        group = len(query) // len(key)
+        fit = max(8, _LOGITS_IN_CACHE // (group * (self.end - self.start)))
+        for head, own in enumerate(keys[:, chunk].float()):
+            own = F.pad(own, (0, 1), value=1.0)  # takes the log of the sum along
+            mine = slice(head * group, (head + 1) * group)
+            for begin in range(0, query.shape[1], fit):
+                block = rows[mine, begin : begin + fit]
+                logits = project(block.flatten(0, 1), own).unflatten(0, block.shape[:2])
+                self._raise(index, "repeat", mine, logits.amax(1).exp_())
+                logits -= norms[begin : begin + fit]
+                self._raise(index, "repeat_plus", mine, logits.amax(1).exp_())
+        return merge_attention(parts, layer.sinks)[0].to(query.dtype)
 
     def _record(self, index: int, query: torch.Tensor, own: torch.Tensor) -> None:
         trace, layer, n = self.trace, self.trace.model.layer(index), self.trace.n
@@ -209,13 +255,13 @@ class _RepeatAttend:
             seen = len(rows) + begin + block.shape[1]  # up to the block's last token
             at = None if where is None else where[:seen]
             p = rows_attention(block, keys[:, :seen], layer, first + begin, at)[..., chunk]
-            self._raise(index, "repeat", p)
+            self._raise(index, "repeat", slice(None), p.amax(1))
             norm = self.norms[index][begin : begin + block.shape[1], None].clamp_min(1e-6)
-            self._raise(index, "repeat_plus", p.div_(norm))
+            self._raise(index, "repeat_plus", slice(None), p.div_(norm).amax(1))
 
-    def _raise(self, index: int, key: str, scores: torch.Tensor) -> None:
-        held = self.best[key][index][:, self.start : self.end]
-        torch.maximum(held, scores.amax(1), out=held)
+    def _raise(self, index: int, key: str, heads: slice, scores: torch.Tensor) -> None:
+        held = self.best[key][index][heads, self.start : self.end]
+        torch.maximum(held, scores, out=held)
 
 
 @contextmanager

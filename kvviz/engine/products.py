@@ -1,7 +1,8 @@
 """Which of several exact ways the large products of a float32 model on a CPU go, found by a trial.
 
 Linear layers go through the BLAS that torch calls or through oneDNN; the attention of a reading through
-torch's fused one or by rows with the weights at hand. All compute the same in float32, up to rounding; which
+torch's fused one or by rows with the weights at hand; the small products of a ragged cache with keys or
+queries on the left. All compute the same in float32, up to rounding; which
 is faster differs between processors by a factor of two either way. So each is tried once, for a fraction of
 a second, and the outcome is kept in the cache folder under the processor's name.
 
@@ -27,6 +28,7 @@ import torch
 import torch.nn.functional as F
 
 from kvviz.engine.attention import attention_by_rows, causal_attention
+from kvviz.kernels import ragged
 from kvviz.kernels.product import project
 from kvviz.models import Model
 from kvviz.settings import settings
@@ -34,6 +36,7 @@ from kvviz.settings import settings
 FEW = 128  # rows of a decoding step at most; more than these are a reading's
 _TRIED_ROWS = {True: 32, False: 512}  # few, many
 _TRIED_QUERIES = 1024
+_TRIED_BLOCKS = 1024  # of a ragged cache
 _SMALL = 1 << 16  # weights below are nothing to win with
 _MOST_WORK = 1 << 28  # multiplications of one trial
 _CLEARLY = 0.9  # a way other than torch's own has to be faster by this much
@@ -43,10 +46,12 @@ _CLEARLY = 0.9  # a way other than torch's own has to be faster by this much
 class Products:
     """onednn   (outputs, inputs, few rows?) of the linear layers that go to oneDNN.
     by_rows  whether a reading attends by rows.
+    queries_left  whether queries stand on the left of the small products of a ragged cache.
     """
 
     onednn: frozenset[tuple[int, int, bool]] = frozenset()
     by_rows: bool = False
+    queries_left: bool = False
 
 
 PLAIN = Products()
@@ -84,9 +89,10 @@ def _choose(model: Model) -> Products:
         if wins(*_linear_trial(weight, few))
     }
     by_rows = bool(weights) and wins(*_attention_trial(model))
+    ragged.queries_left = bool(weights) and wins(*_blocks_trial(model))
     if tried != known:
         _store(path, tried)
-    return Products(frozenset(onednn), by_rows)
+    return Products(frozenset(onednn), by_rows, ragged.queries_left)
 
 
 def _weights(model: Model) -> list[torch.Tensor]:
@@ -108,6 +114,14 @@ def _attention_trial(model: Model) -> _Trial:
     rest = (query, keys, values, layer, 0)
     name = f"attention of {hq} on {hkv} heads of {d}, window {layer.window}"
     return name, lambda: causal_attention(*rest), lambda: attention_by_rows(*rest)
+
+
+def _blocks_trial(model: Model) -> _Trial:
+    asked = torch.randn(_TRIED_BLOCKS, model.group, model.head_dim)
+    keys = torch.randn(_TRIED_BLOCKS, 32, model.head_dim)
+    rest = (asked, keys, keys[..., 0])
+    name = f"queries before keys, {model.group} of {model.head_dim}"
+    return name, lambda: ragged.block_logits(*rest, False), lambda: ragged.block_logits(*rest, True)
 
 
 def _is_faster(plain: Callable[[], Any], other: Callable[[], Any]) -> bool:

@@ -163,9 +163,12 @@ def with_question(model, n: int, aware: bool):
 @pytest.mark.parametrize("aware", [True, False], ids=["aware", "agnostic"])
 @pytest.mark.parametrize("family", ["llama", "gemma3", "gpt_oss"])
 @pytest.mark.parametrize("chunk", [2048, 9])
-def test_the_repeat_pass(family, chunk, aware, monkeypatch):
+@pytest.mark.parametrize("fused", [True, False], ids=["fused", "plain"])
+def test_the_repeat_pass(family, chunk, aware, fused, monkeypatch):
     """Only the document is repeated, after the prompt's own end, in both protocols; sliding windows and
-    learned sinks hold there as well."""
+    learned sinks hold there as well, with torch's fused attention and without."""
+    if not fused:
+        monkeypatch.setattr("kvviz.engine.attention._flash", None)
     monkeypatch.setattr(Repeat, "CHUNK", chunk)
     model = make_model(family)
     prompt = with_question(model, 28 if aware else 22, aware)

@@ -85,9 +85,11 @@ def test_chunks_may_straddle_owners(chunk, device):
 
 
 @pytest.mark.parametrize("sliding", [None, 35])
+@pytest.mark.parametrize("left", [True, False])
 @pytest.mark.parametrize("large, chunk", [(1, 1 << 22), (10**9, 1 << 22), (10**9, 3000)])
-def test_both_ways_of_the_twin_agree(large, chunk, sliding, monkeypatch):
-    """One product an owner, one a block, and blocks in several chunks: the same sums."""
+def test_all_ways_of_the_twin_agree(large, chunk, left, sliding, monkeypatch):
+    """One product an owner, one a block, and blocks in several chunks, in either order: the same sums."""
+    monkeypatch.setattr(ragged, "queries_left", left)
     keys, values, masks, blocks = build(4, 2, 120, 64, 16, torch.float32, "cpu")
     query = torch.randn(4, 6, 2, 64, generator=torch.Generator().manual_seed(3))
     at = torch.arange(120, 122).expand(4, 2)
