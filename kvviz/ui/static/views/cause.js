@@ -145,6 +145,6 @@ export function buildCause() {
   const mapFold = h('details', {class: 'kv-more', id: 'kv-cause-found'},
     h('summary', {}, 'Which entries the cache that would do holds'), map.el);
   const would = h('div', {}, h('h3', {class: 'kv-panel-title'}, 'The cache that would do'), wouldBox);
-  const held = h('div', {class: 'kv-split'}, holding, agreed);
-  return [intro, line, rescueBox, rescued, each, would, held, mapFold];
+  const beside = h('div', {class: 'kv-split'}, holding, agreed);
+  return [intro, line, rescueBox, rescued, each, would, beside, mapFold];
 }
