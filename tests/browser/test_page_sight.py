@@ -83,3 +83,37 @@ def test_the_full_answer_ends_without_its_control_token(visit):
     expect(answer).to_contain_text("58213.")
     expect(answer).not_to_contain_text("<|")
     expect(answer.locator(".kv-look").last).to_have_attribute("title", "The answer ends here: <|im_end|>")
+
+
+CUT = """() => [...document.querySelectorAll('.kv-sheet .kv-plot')].filter(one => one.clientWidth)
+  .map(one => [one.closest('.kv-panel').id, one.getBoundingClientRect().bottom, innerHeight])
+  .filter(([, bottom, high]) => bottom > high)"""
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_a_stage_shows_whole_figures_and_a_budget_step_the_maps(visit_fresh, size):
+    page = visit_fresh("?r=stored-c-lighthouse-ledger", viewport={"width": size[0], "height": size[1]})
+    drawn(page, "kv-kept-a")
+    page.get_by_role("button", name="Skip tour").click()
+    page.locator("#kv-story-button").click()
+    tabs = ("kept", "why", "effect", "sweep")
+    for tab in (*tabs, "sweep"):
+        page.locator(f"#kv-tab-{tab}").click()
+        page.locator("#kv-add-step").click()
+    page.get_by_label("What step 5 shows").select_option("budget")
+    page.locator("#kv-play-story").click()
+    for i, tab in enumerate((*tabs, "kept")):
+        expect(page.locator(".kv-speech-count")).to_have_text(f"{i + 1} / 5")
+        expect(page.locator(f"#kv-sheet-{tab}")).to_be_visible()
+        expect(page.locator(f"#kv-sheet-{tab} .kv-plot-box[data-drawn]").first).to_be_visible()
+        assert (page.evaluate(CUT), tab) == ([], tab)
+        page.keyboard.press("ArrowRight")
+
+
+def test_passages_stand_below_each_other_on_a_phone(visit_fresh):
+    page = visit_fresh("?r=stored-c-lighthouse-ledger", viewport={"width": 390, "height": 844})
+    page.locator("#kv-grain").select_option("sentence")
+    page.locator("#kv-held summary").click()
+    table = page.locator(".kv-held")
+    expect(table.locator("td").nth(1)).to_have_attribute("data-label", "heads of A SnapKV")
+    assert table.evaluate("node => node.scrollWidth <= node.parentElement.clientWidth")

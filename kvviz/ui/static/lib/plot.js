@@ -92,11 +92,13 @@ export class Plot {
 
   // Long axis titles in as many lines as the axis is long.
   wrapTitles(layout) {
+    const large = onStage() && !narrow();
+    if (large) layout.margin.b += 8;
     for (const [key, axis] of Object.entries(layout)) {
       if (!AXIS.test(key) || !axis.title?.text) continue;
       const room = key[0] === 'x' ? this.host.clientWidth - 140
         : this.host.clientHeight - layout.margin.t - layout.margin.b;
-      const most = Math.max(14, Math.floor(room / AXIS_WORD));
+      const most = Math.max(14, Math.floor(room / AXIS_WORD / (large ? 1.25 : 1)));
       const lines = axis.title.text.replace(/<br>/g, ' ').split(' ').reduce((out, word) => {
         const now = out[out.length - 1];
         if (now && (now + word).length + 1 > most) out.push(word);
@@ -104,6 +106,7 @@ export class Plot {
         return out;
       }, ['']);
       axis.title = {...axis.title, text: lines.join('<br>'), standoff: 8};
+      if (large) axis.title.font = {...axis.title.font, size: STAGE_TYPE - 1};
       if (key[0] === 'x') layout.margin.b += 15 * (lines.length - 1);
     }
   }

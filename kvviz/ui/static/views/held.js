@@ -23,9 +23,9 @@ export function buildHeld() {
 function table(reply) {
   const [a, b] = [label(S.sel.a), label(S.sel.b)];
   const head = [reply.grain, `heads of A ${a}`, `heads of B ${b}`, 'half of A from', 'half of B from'];
-  return h('table', {class: 'kv-table kv-held'}, h('thead', {}, h('tr', {}, head.map(one =>
+  return h('table', {class: 'kv-table kv-stacks kv-held'}, h('thead', {}, h('tr', {}, head.map(one =>
     h('th', {scope: 'col'}, one)))), h('tbody', {}, reply.rows.map(one => h('tr', {},
     h('td', {class: 'kv-wrap'}, h('button', {class: 'kv-word', dir: 'auto',
       onclick: () => choose({tok: one.tok}, 'held')}, one.text || '(blank)')),
-    [one.a, one.b, ...one.first].map(value => h('td', {}, value))))));
+    [one.a, one.b, ...one.first].map((value, i) => h('td', {'data-label': head[i + 1]}, value))))));
 }

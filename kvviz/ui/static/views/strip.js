@@ -23,7 +23,7 @@ export function closeStrip() {
 export function showView(step) {
   const {sel, told} = fitted({...S.sel, ...step.view}, S.meta);
   choose(sel, 'story');
-  if (!['answers', 'text', 'budget'].includes(step.shows)) showTab(step.shows);
+  if (!['answers', 'text'].includes(step.shows)) showTab(step.shows === 'budget' ? 'kept' : step.shows);
   if (told.length) tellStatus(told.join(' '));
 }
 
