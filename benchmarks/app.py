@@ -21,7 +21,7 @@ from kvviz.ui.export_views import Exports
 
 sys.path.append(str(Path(__file__).resolve().parents[1] / "tests"))
 from many import BUDGETS, sweep_folder  # noqa: E402
-from synthetic import synthetic_comparison, with_findings  # noqa: E402
+from synthetic import synthetic_comparison, with_findings, with_turn  # noqa: E402
 
 SIZES = {"8k": 8192, "128k": 131072}
 ITEMS = 1000  # of the sweep that Evidence shows
@@ -49,6 +49,8 @@ CONTROLS = {
     "slider, Effect": ("finding", "cards", "document", *_figures("effect", "budget")),
     "measure, Sweep": ("sweep", "sweep:measure=mark_held", "sweep:measure=overlap"),
     "every method": ("all_methods",),
+    "all answers": ("all_answers",),
+    "answers to 3 more": ("turns",),
     "open a run": ("meta", "text", "finding", "cards"),
     **{f"text by {grain}": (f"document:grain={grain}", *_figures("kept", "grain", f"grain={grain}"))
        for grain in GRAINS},
@@ -61,6 +63,7 @@ CONTROLS = {
 # Of a run whose causes were searched; they are known at one budget.
 CAUSES = {
     "open Cause": ("cause:at=0.1", "fork:at=0.1", "looked:at=0.1", *_figures("cause", "budget", "at=0.1")),
+    "colour by effect": ("document:at=0.1,by=effect",),
     "Cause, taken out": _figures("cause", "direction", "at=0.1", "direction=taken_out"),
     "answer step": ("looked:at=0.1,step=3", "fork:at=0.1"),
 }
@@ -87,6 +90,8 @@ def _at(n: int, repeats: int) -> list[dict[str, Any]]:
 
     store = RunStore(max_bytes=1 << 40)
     c = _made_up(n)
+    for question in ("Who?", "Where?", "Since when?"):
+        c = with_turn(c, question)
     run = store.add(with_findings(c) if n == SIZES["8k"] else c, "own", f"{n} tokens")
     other = store.add(_made_up(n + 100), "own", "another")
     return _timed(

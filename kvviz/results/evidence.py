@@ -72,16 +72,39 @@ def budgets(rows: pd.DataFrame) -> dict[str, float]:
 
 def usual(sweep: Sweep, part: tuple[str, str] | None = None) -> Pick:
     """Where the page opens: the first part, right answers where enough items tell, a budget near 20 %."""
-    model, protocol = part or sweep.parts[0]
+    return choices(sweep, part or sweep.parts[0]).usual
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What can be chosen of one model and protocol, and where the page opens."""
+
+    methods: list[str]
+    budgets: dict[str, float]
+    measures: list[str]
+    usual: Pick
+
+
+def choices(sweep: Sweep, part: tuple[str, str]) -> Choices:
+    """Looked up once for each part. InputError where it has no method beside the full cache."""
+    if part not in sweep.choices:
+        sweep.choices[part] = _choices(sweep, *part)
+    return sweep.choices[part]
+
+
+def _choices(sweep: Sweep, model: str, protocol: str) -> Choices:
     rows = sweep.of(model, protocol)
-    known = [m for m in methods(sweep) if m in set(rows.method)]
+    here = set(rows.method)
+    known = [m for m in methods(sweep) if m in here]
     if not known:
         raise InputError("This table has no method beside the full cache.")
-    near = min(budgets(rows).items(), key=lambda pair: abs(math.log(max(pair[1], 1e-9) / 0.2)))[0]
+    shares = budgets(rows)
+    near = min(shares.items(), key=lambda pair: abs(math.log(max(pair[1], 1e-9) / 0.2)))[0]
     items = telling(rows[rows.method != FULL], "right")["item"].nunique()
     has_kl = rows.kl[rows.method != FULL].notna().any()
     measure = "right" if items >= TOLD_APART or not has_kl else "kl"
-    return Pick(model, protocol, measure, known[0], known[1] if len(known) > 1 else None, near)
+    first = Pick(model, protocol, measure, known[0], known[1] if len(known) > 1 else None, near)
+    return Choices(known, shares, measures(rows), first)
 
 
 def measures(rows: pd.DataFrame) -> list[str]:

@@ -59,6 +59,8 @@ class Sweep:
     best_sets: list[dict[str, Any]] = field(default_factory=list)
     read: Callable[[str], bytes] | None = None
     here: bool = False
+    # What can be chosen of a part, once it was looked up: a table does not change.
+    choices: dict[tuple[str, str], Any] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @cached_property
     def full(self) -> pd.DataFrame:

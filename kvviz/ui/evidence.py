@@ -75,17 +75,16 @@ class Evidence:
     def meta(self, key: str, sweep: Sweep, pick: Pick, args: dict[str, Any]) -> dict[str, Any]:
         """What can be chosen, what is chosen, and how much there is."""
         rows = sweep.of(pick.model, pick.protocol)
-        names = said.methods(sweep)
-        known = set(rows.method)
+        names, found = said.methods(sweep), said.choices(sweep, (pick.model, pick.protocol))
         hidden = rows.depth.notna() & (rows.method == FULL) & rows.right.notna()
         return {
             "id": key,
             "title": sweep.title,
             "models": list(dict.fromkeys(m for m, _ in sweep.parts)),
             "protocols": [[p, said.protocol_words(p)] for m, p in sweep.parts if m == pick.model],
-            "methods": [[m, name] for m, name in names.items() if m in known],
-            "budgets": [[name, f"{name} kept"] for name in said.budgets(rows)],
-            "measures": [[m, MEASURES[m][0]] for m in said.measures(rows)],
+            "methods": [[m, names[m]] for m in found.methods],
+            "budgets": [[name, f"{name} kept"] for name in found.budgets],
+            "measures": [[m, MEASURES[m][0]] for m in found.measures],
             "slices": list(SLICES.items()),
             "sel": vars(pick),
             "values": said.values_words(sweep, pick),
@@ -198,14 +197,13 @@ def picked(sweep: Sweep, raw: Any) -> Pick:
     raw = {k: v for k, v in raw.items() if isinstance(v, str)} if isinstance(raw, dict) else {}
     parts = sweep.parts
     model, protocol = max(parts, key=lambda p: 2 * (p[0] == raw.get("model")) + (p[1] == raw.get("protocol")))
-    usual = said.usual(sweep, (model, protocol))
-    rows = sweep.of(model, protocol)
-    known = [m for m in said.methods(sweep) if m in set(rows.method)]
+    found = said.choices(sweep, (model, protocol))
+    known, usual = found.methods, found.usual
     a = raw.get("a") if raw.get("a") in known else usual.a
     b = raw.get("b") if raw.get("b") in known and raw.get("b") != a else None
     b = b or next((m for m in [usual.b, usual.a, *known] if m and m != a), None)
-    budget = raw.get("budget") if raw.get("budget") in said.budgets(rows) else usual.budget
-    measure = raw.get("measure") if raw.get("measure") in said.measures(rows) else usual.measure
+    budget = raw.get("budget") if raw.get("budget") in found.budgets else usual.budget
+    measure = raw.get("measure") if raw.get("measure") in found.measures else usual.measure
     by = raw.get("by") if raw.get("by") in SLICES else "task"
     return Pick(model, protocol, str(measure), str(a), b, str(budget), str(by))
 

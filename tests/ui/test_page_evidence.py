@@ -10,6 +10,7 @@ from many import sweep_folder, zipped
 from synthetic import synthetic_comparison
 
 from kvviz.resources import asset
+from kvviz.results import evidence as said
 from kvviz.results.sweeps import open_sweep
 from kvviz.settings import settings
 from kvviz.ui import evidence, sweeps
@@ -42,6 +43,15 @@ def test_every_view_answers_and_others_are_not_its_business(page):
         reply = asked(page, view, meta["sel"], item="item-3", quality=0.5)
         assert "error" not in reply, (view, reply)
     assert page.answer({"view": "finding"}) is None and page.answer(None) is None
+
+
+def test_what_can_be_chosen_is_looked_up_once_for_each_protocol(page, monkeypatch):
+    looked, look = [], said._choices
+    monkeypatch.setattr(said, "_choices", lambda *part: looked.append(part[2]) or look(*part))
+    for protocol in ("question-aware", "question-agnostic") * 2:
+        for view in ("evidence", "evidence_choose", "evidence_budget"):
+            assert "error" not in asked(page, view, {"protocol": protocol})
+    assert sorted(looked) == ["question-agnostic", "question-aware"]
 
 
 @pytest.mark.parametrize("sel", [
