@@ -7,7 +7,7 @@ remembers the true positions of its rows. The whole cache is a view of the trace
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -206,6 +206,13 @@ def build_cache(trace: Trace, selections: Sequence[Keeps | None]) -> PromptCache
     for i, readout in readouts.items():
         bytes_[i] += readout.bytes
     return PromptCache(layers, bytes_, trace.n, block_rows(trace.n), readouts)
+
+
+def with_guest(cache: PromptCache, trace: Trace) -> PromptCache:
+    """The same with the whole cache of another reading as one more variant, the last."""
+    last = len(cache.bytes)
+    layers = [[*rows, replace(_whole(trace, index), first=last)] for index, rows in enumerate(cache.layers)]
+    return replace(cache, layers=layers, bytes=[*cache.bytes, trace.bytes])
 
 
 def _whole(trace: Trace, index: int) -> Blocks:

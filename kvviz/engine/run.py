@@ -14,7 +14,7 @@ import torch
 from kvviz.engine.answer_attention import attention_of_answer
 from kvviz.engine.ask import Ask
 from kvviz.engine.budgets import entries_of
-from kvviz.engine.cache import batches, build_cache
+from kvviz.engine.cache import batches, build_cache, with_guest
 from kvviz.engine.conversation import checked_questions, name_of, with_questions
 from kvviz.engine.decode import Answer, Cut, Probes, Wave, first_logits, forced, generate
 from kvviz.engine.lenses import at_stops, single_tokens, stops_for
@@ -35,6 +35,18 @@ from kvviz.settings import Settings
 from kvviz.types import Event, Prompt
 
 _EVENT_SECONDS = 0.2
+
+
+@dataclasses.dataclass
+class Guest:
+    """Another prompt that is answered greedily beside a comparison, from its whole cache: a row more of the
+    same wave costs far less than decoding it alone.
+
+    trace  of all its tokens;  text  its answer, once it is written.
+    """
+
+    trace: Trace
+    text: str = ""
 
 
 def compare_stream(
@@ -61,6 +73,7 @@ def compare_stream(
     limits: Settings | None = None,
     ask: Ask | None = None,
     questions: Iterable[str | Sequence[str | None]] = (),
+    guest: Guest | None = None,
 ) -> Iterator[Event]:
     """`compare` as an iterator of events; the last one carries the result, also after a stop.
 
@@ -74,7 +87,7 @@ def compare_stream(
     held = None if scored is None else scored.trace
     plan = make_plan(model, prompt, ask, selections=selections, trace=held, limits=limits)
     asked = checked_questions(model, prompt, ask, questions)
-    stream = _Run(model, prompt, plan, scored, cancel).events()
+    stream = _Run(model, prompt, plan, scored, cancel, guest).events()
     if asked:
         stream = with_questions(stream, model, asked, cancel)
     return stream if events is None else heard(stream, events)
@@ -93,6 +106,7 @@ def compare(stream: Iterator[Event]) -> Comparison:
     limits      `kvviz.settings.Settings` of a server; without, as large as the model allows.
     questions   further ones to the compressed document, each alone or with its expected answer:
                 `Comparison.turns`. One reading and one compression serve all.
+    guest       another prompt to be answered beside; its text is written into it.
 
     Raises InputError with a sentence for a person before anything is read.
     """
@@ -109,8 +123,10 @@ class _Run:
         plan: Plan,
         scored: Scored[Trace] | None,
         cancel: threading.Event | None,
+        guest: Guest | None = None,
     ):
         self.model, self.prompt, self.plan, self.cancel = model, prompt, plan, cancel
+        self.guest = guest
         self.held = scored  # the trace with its scores, once the prompt was read
         self.ask, self.n = plan.ask, prompt.n_compressible
         self.question = prompt.input_ids[self.n :].tolist()  # where it comes after what is compressed
@@ -191,16 +207,33 @@ class _Run:
             return 0 if variant is self.full else int(variant.selection.budgets.sum())
 
         waves = list(batches(self.trace, [self.full, *self.variants], entries))
+        # A guest has had its question, never samples, and is not cut while it writes.
+        alike = not (self.question or self.ask.evict_every or self.plan.sampling.temperature)
         for number, variants in enumerate(waves, 1):
-            yield from self._decode_wave(variants, number, len(waves))
+            guest = self.guest if alike and number == 1 else None
+            yield from self._decode_wave(variants, number, len(waves), guest)
+        if self.guest is not None and not alike:
+            self._answer_alone(self.guest)
 
-    def _decode_wave(self, variants: list[Variant], number: int, waves: int) -> Iterator[Event]:
+    def _answer_alone(self, guest: Guest) -> None:
+        most, answers = self.ask.max_new_tokens, [Answer()]
+        wave = Wave(self.model, build_cache(guest.trace, [None]), most, self.cancel)
+        first = guest.trace.last_logits[None]
+        for _ in generate(wave, first, most, self.model.stop_ids, answers=answers):
+            pass
+        guest.text = self._text(answers[0].token_ids, whole=True)
+
+    def _decode_wave(
+        self, variants: list[Variant], number: int, waves: int, guest: Guest | None
+    ) -> Iterator[Event]:
         self._alive()
-        wave, watcher = self._wave(variants)
+        wave, watcher = self._wave(variants, guest)
         for variant, size in zip(variants, wave.cache.bytes):
             variant.bytes = size
         first = first_logits(wave, self.question, self.trace.last_logits)
-        answers = [Answer() for _ in variants]
+        if guest is not None:
+            first = torch.cat([first[:-1], guest.trace.last_logits[None]])
+        answers = [Answer() for _ in range(wave.size)]
         try:
             yield from self._writing(generate(
                 wave, first, self.ask.max_new_tokens, self.model.stop_ids, self.plan.sampling, answers
@@ -208,6 +241,8 @@ class _Run:
         finally:
             for variant, answer in zip(variants, answers):
                 self._write(variant, answer)
+        if guest is not None:
+            guest.text = self._text(answers[-1].token_ids, whole=True)
         if watcher is not None:
             for variant, records in zip(variants, watcher.records):
                 variant.evictions = records
@@ -220,10 +255,15 @@ class _Run:
                 first = first_logits(wave, self.question, self.trace.last_logits)
             self._teacher_force(wave, variants, first)
 
-    def _wave(self, variants: list[Variant]) -> tuple[Wave, Rolling | None]:
+    def _wave(self, variants: list[Variant], guest: Guest | None = None) -> tuple[Wave, Rolling | None]:
         selections = [v.selection for v in variants]
         capacity = len(self.question) + self.ask.max_new_tokens
-        wave = Wave(self.model, build_cache(self.trace, selections), capacity, self.cancel)
+        cache = build_cache(self.trace, selections)
+        if guest is not None:
+            cache = with_guest(cache, guest.trace)
+        wave = Wave(self.model, cache, capacity, self.cancel)
+        if guest is not None:
+            wave.seen[-1] = guest.trace.n
         every = self.ask.evict_every
         watcher = Rolling(self.trace, wave, selections, every, len(self.question)) if every else None
         return wave, watcher

@@ -25,11 +25,9 @@ import transformers
 
 import kvviz
 from kvviz.engine.ask import Ask
-from kvviz.engine.cache import build_cache
-from kvviz.engine.decode import Answer, Wave, generate
 from kvviz.engine.plan import make_plan
 from kvviz.engine.prompts import build_prompt
-from kvviz.engine.run import compare
+from kvviz.engine.run import Guest, compare
 from kvviz.engine.scoring import Scored
 from kvviz.engine.selection import select_from
 from kvviz.engine.trace import Trace, prefill
@@ -146,7 +144,9 @@ def _measured(
         held = Scored(prefill(model, prompt, needs=plan.needs, cancel=cancel))
     asks_little = any(MethodRef.parse(m).id == _LITTLE[0] for m in ask.methods)
     little = [] if asks_little else [select_from(held, *_LITTLE)]
-    c = compare(model, prompt, ask=ask, scored=held, selections=little, cancel=cancel)
+    # What the model knew is only asked where a right answer is known.
+    guest = closed_book(model, item.question, item.cue) if item.answers else None
+    c = compare(model, prompt, ask=ask, scored=held, selections=little, cancel=cancel, guest=guest)
     if cancel is not None and cancel.is_set():
         raise Cancelled("Stopped.")
     rows = _rows(c, name, item, study)
@@ -159,7 +159,7 @@ def _measured(
         run = _saved(compare(model, prompt, ask=dataclasses.replace(ask, lenses=True), scored=held))
     else:
         run = None
-    knew = _knew(model, item, study, c)
+    knew = None if guest is None else _knew(item, c, guest.text)
     for row in rows:
         row["knew"] = knew
     return rows + _failed(name, item, study, reasons, held.trace.n), run, held
@@ -271,13 +271,10 @@ def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _knew(model: Model, item: Item, study: Study, c: Comparison) -> str | None:
-    """How an item was answered that did not need its document: "without the document", "with 1 % of the
-    cache" (kept at random), or "" where it was needed. None where no right answer is known."""
-    if not item.answers:
-        return None
-    text = closed_book(model, item.question, study.ask_of(item).max_new_tokens, item.cue)
-    if judged(item, text)[0] == "right":
+def _knew(item: Item, c: Comparison, closed: str) -> str:
+    """How an item was answered that did not need its document: "without the document" (`closed`, the answer
+    to the question alone), "with 1 % of the cache" (kept at random), or "" where it was needed."""
+    if judged(item, closed)[0] == "right":
         return "without the document"
     little = [v for v in c.variants if v.method == _LITTLE[0] and c.share(v.budget) <= _LITTLE[1]]
     if any(judged(item, v.text)[0] == "right" for v in little):
@@ -285,15 +282,9 @@ def _knew(model: Model, item: Item, study: Study, c: Comparison) -> str | None:
     return ""
 
 
-def closed_book(model: Model, question: str, max_new_tokens: int, cue: str = "") -> str:
-    """What the model answers to the question alone, greedily."""
-    prompt = build_prompt(model, _NO_DOCUMENT, question, cue=cue)
-    trace = prefill(model, prompt)
-    answers = [Answer()]
-    wave = Wave(model, build_cache(trace, [None]), max_new_tokens)
-    for _ in generate(wave, trace.last_logits[None], max_new_tokens, model.stop_ids, answers=answers):
-        pass
-    return model.tokenizer.decode(answers[0].token_ids, skip_special_tokens=True)
+def closed_book(model: Model, question: str, cue: str = "") -> Guest:
+    """The question alone, to be answered beside the others."""
+    return Guest(prefill(model, build_prompt(model, _NO_DOCUMENT, question, cue=cue)))
 
 
 def _saved(c: Comparison) -> bytes:

@@ -23,9 +23,11 @@ from tiny import FAMILIES
 import kvviz.engine.cache
 import kvviz.engine.run
 from kvviz.engine.ask import Ask
+from kvviz.engine.cache import build_cache
+from kvviz.engine.decode import Answer, Wave, generate
 from kvviz.engine.lenses import STOPS
 from kvviz.engine.prompts import build_prompt
-from kvviz.engine.run import compare
+from kvviz.engine.run import Guest, compare
 from kvviz.engine.trace import prefill
 from kvviz.methods.artefacts import Artefact, lend
 
@@ -190,6 +192,24 @@ def test_without_measures_answers_are_the_same(tiny_llama):
     only_errors = compare(tiny_llama, prompt, ["snapkv"], [0.2], NEW, measures=("output_error",))
     assert only_errors.variants[0].kl is None
     assert only_errors.variants[0].output_error is not None
+
+
+@pytest.mark.parametrize("decoding", [{}, {"temperature": 1.0}])
+def test_a_guest_is_answered_as_it_is_alone(tiny_model, decoding):
+    """In the wave of the others or after it; nothing of them changes."""
+    trace = prefill(tiny_model, prompt_of(tiny_model, 21, seed=5))
+    wave, alone = Wave(tiny_model, build_cache(trace, [None]), NEW), [Answer()]
+    for _ in generate(wave, trace.last_logits[None], NEW, tiny_model.stop_ids, answers=alone):
+        pass
+    text = tiny_model.tokenizer.decode(alone[0].token_ids, skip_special_tokens=True)
+    for prompt in prompts(tiny_model):
+        asked = (tiny_model, prompt, ["snapkv"], [0.5, 0.1], NEW)
+        guest = Guest(trace)
+        with_it, without = compare(*asked, guest=guest, **decoding), compare(*asked, **decoding)
+        assert guest.text == text
+        for a, b in zip([with_it.full, *with_it.variants], [without.full, *without.variants], strict=True):
+            assert (a.token_ids, a.bytes) == (b.token_ids, b.bytes)
+            np.testing.assert_allclose(a.kl, b.kl, atol=1e-5)
 
 
 # -- waves, seeds, threads, reuse ---------------------------------------------------------------------

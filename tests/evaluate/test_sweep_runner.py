@@ -12,6 +12,7 @@ from tiny import make_model
 
 import kvviz
 from kvviz.engine.ask import Ask
+from kvviz.engine.run import compare
 from kvviz.errors import InputError
 from kvviz.evaluate import workers
 from kvviz.evaluate.cells import Study, measure, shown
@@ -203,7 +204,14 @@ def test_questions_of_one_document_share_its_reading(tiny, tmp_path, monkeypatch
 
 def test_items_that_need_no_document_are_marked(tiny, monkeypatch):
     model, item = make_model("llama"), items(1)[0]
-    monkeypatch.setattr("kvviz.evaluate.cells.closed_book", lambda *a: "It is 58213.")
+
+    def told(*args, guest, **more):
+        found = compare(*args, guest=guest, **more)
+        assert guest.text
+        guest.text = "It is 58213."
+        return found
+
+    monkeypatch.setattr("kvviz.evaluate.cells.compare", told)
     (knew,) = measure(model, "a", [item], study())
     assert {row["knew"] for row in knew.cell["rows"]} == {"without the document"}
     monkeypatch.undo()
