@@ -121,7 +121,7 @@ function showStatus(s) {
   openRun(s.run, sel, stay ? S.tab : 'kept').then(() => {
     if (asked) asked.ended(s.run);
     else if (!stay) put(line, '');
-    if (s.state === 'done' && !stay) reveal(findingBox);
+    if (s.state === 'done' && !stay && !asked) reveal(findingBox);
   });
 }
 
