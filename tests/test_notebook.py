@@ -97,7 +97,7 @@ def test_views_take_the_first_methods_and_the_smallest_budget():
         ({"lens": "why", "x": "nothing"}, "x is one of attention, .*dropkv, not 'nothing'"),
         ({"lens": "cause_heads", "direction": "up"}, "direction is one of put_back, taken_out, not 'up'"),
         ({"lens": "cause_scatter", "unit": "atom"}, "unit is one of head, passage, not 'atom'"),
-        ({"lens": "kept", "grain": "line"}, "token, word, sentence or paragraph, not by 'line'"),
+        ({"lens": "kept", "grain": "line"}, "token, word, sentence, paragraph or section, not by 'line'"),
     ],
 )
 def test_a_view_that_cannot_be_had_says_what_there_is(asked, sentence):

@@ -6,6 +6,7 @@ import re
 import unicodedata
 
 from kvviz.errors import InputError
+from kvviz.results.sections import PAGE_END
 from kvviz.settings import settings
 
 _PACKED = 8  # times the largest text: what a file with pictures may take
@@ -28,7 +29,9 @@ def read_document(name: str, data: bytes) -> tuple[str, list[str]]:
             text = readable(text_of(data))[0] if len(data) <= _PACKED * most else ""
             if not text or len(text.encode("utf-8", "replace")) > most:
                 raise InputError(f"This {kind} is larger than is read here ({most / 1e6:.1f} MB of text).")
-            return text, [f"Read as the text of a {kind}: {len(text):,} characters."]
+            pages = text.count(PAGE_END) + 1
+            held = f"{pages:,} pages, {len(text):,} characters" if pages > 1 else f"{len(text):,} characters"
+            return text, [f"Read as the text of a {kind}: {held}."]
     text, notices = decode_document(data)
     if name.lower().endswith((".html", ".htm", ".xhtml")):
         return readable(formats.html_text(text))[0], [*notices, "Read as the text that a browser would show."]

@@ -1,7 +1,8 @@
 """Text of documents that are not plain text: PDF, Word and HTML files.
 
-Each reader takes a file's bytes and gives its text: pages and blocks are parted by an empty line, headings
-stand in lines of their own that begin with "#". InputError says why a file has no text.
+Each reader takes a file's bytes and gives its text: blocks are parted by an empty line, a page ends with a
+form feed, headings stand in lines of their own that begin with "#" (`kvviz.results.sections` finds both).
+InputError says why a file has no text.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import io
 import zipfile
 
 from kvviz.errors import InputError
+from kvviz.results.sections import PAGE_END
 
 MOST_PAGES = 2_000
 MOST_UNPACKED = 64 * 2**20  # bytes of a Word file's text: a small file may unpack to any size
@@ -49,7 +51,7 @@ def pdf_text(data: bytes) -> str:
         raise
     except (PyPdfError, ValueError, KeyError, TypeError, AttributeError, RecursionError, OSError):
         raise InputError(_DAMAGED.format("PDF")) from None
-    text = "\n\n".join(page for page in pages if page)
+    text = f"\n\n{PAGE_END}".join(pages)
     if not text.strip():
         raise InputError(
             "This PDF holds pictures of its pages, no text. Run a text recognition (OCR) over it first."
@@ -90,9 +92,19 @@ def docx_text(data: bytes) -> str:
 
 def html_text(markup: str) -> str:
     """The text that a browser would show of a page, without scripts and styles."""
-    from inscriptis import get_text
+    from inscriptis import get_annotated_text
+    from inscriptis.model.config import ParserConfig
 
-    text = get_text(markup).strip()
+    levels = range(1, 7)
+    found = get_annotated_text(markup, ParserConfig(annotation_rules={f"h{i}": [str(i)] for i in levels}))
+    shown, parts, at = found["text"], [], 0
+    for start, end, level in sorted(found["label"]):
+        start = end - len(shown[start:end].lstrip())
+        line = shown.rfind("\n", 0, start) + 1
+        if at <= start < end and not shown[line:start].strip():  # not within a table's row
+            parts += [shown[at:line], "#" * int(level), " "]
+            at = start
+    text = "".join([*parts, shown[at:]]).strip()
     if not text:
         raise InputError("This HTML file holds no text.")
     return text

@@ -24,7 +24,7 @@ class Look(Opening):
     side     "a" or "b": whose figure it is, where a figure shows one method.
     x0, x1   tokens of a map, x1 exclusive and None for the last.
     columns  most cells a row of a map: the pixels it has, so that no cell falls between two of them.
-    grain    what the text is seen by: "token", "word", "sentence" or "paragraph".
+    grain    what the text is seen by: "token", "word", "sentence", "paragraph" or "section".
     rule     a cell that stands for several tokens shows their "mean" or the strongest ("max").
     measure  of the sweep; x, y are the axes of Why, x "" for the run's best one.
     direction  of Cause: "put_back" or "taken_out"; unit: "head" or "passage".

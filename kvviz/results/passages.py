@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from itertools import groupby
 
 from kvviz.errors import InputError
+from kvviz.results.sections import sections
 from kvviz.types import Prompt
 
 UNITS = ("sentence", "line", "paragraph")
-GRAINS = ("token", "word", "sentence", "paragraph")  # what a text is seen by
+GRAINS = ("token", "word", "sentence", "paragraph", "section")  # what a text is seen by
 KINDS = ("document", "question", "template")
 # Where a piece ends: behind a full stop that is followed by a space, or at a line's end that no editor made
 # (see `_wraps`); scripts that are written without spaces have full stops of their own.
@@ -53,7 +54,7 @@ def _kind(prompt: Prompt, token: int) -> str:
 
 
 def passage_starts(prompt: Prompt, unit: str) -> list[int]:
-    """First token of each passage among the tokens under compression; `unit` may also be "word"."""
+    """First token of each passage among the tokens under compression; `unit` also "word" or "section"."""
     starts = pieces(prompt.document, unit)
     found: list[int] = []
     before: object = None
@@ -74,7 +75,9 @@ def passage_starts(prompt: Prompt, unit: str) -> list[int]:
 
 
 def pieces(document: str, unit: str) -> list[int]:
-    """First character of each piece of the document."""
+    """First character of each piece of the document; a section is a page, or what one heading stands over."""
+    if unit == "section":
+        return [part.start for part in sections(document)]
     wraps = _wraps(document) if unit == "sentence" else ()
     ends = [m.end() for m in _ENDS[unit].finditer(document) if m.start() not in wraps]
     return [0, *(end for end in ends if end < len(document))]

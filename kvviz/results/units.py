@@ -1,4 +1,4 @@
-"""A prompt in words, sentences or paragraphs: what is kept of each, and what one method still holds alone."""
+"""A prompt in words, sentences, paragraphs or sections: what is kept of each, what one method holds alone."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from kvviz.errors import InputError
 from kvviz.results.comparison import Comparison
 from kvviz.results.passages import GRAINS, passage_of, passage_starts
+from kvviz.results.sections import Where
 from kvviz.types import Prompt
 
 _KEPT = 8  # prompts whose units are held: a long text is cut once, not for every picture
@@ -47,7 +48,7 @@ class Units:
 def units(prompt: Prompt, grain: str) -> Units:
     """The tokens under compression in units of this kind. InputError for a kind that is none."""
     if grain not in GRAINS:
-        raise InputError(f"A text is seen by token, word, sentence or paragraph, not by {grain!r}.")
+        raise InputError(f"A text is seen by token, word, sentence, paragraph or section, not by {grain!r}.")
     key = id(prompt), grain
     if key not in _held:
         n = prompt.n_compressible
@@ -62,6 +63,7 @@ def units(prompt: Prompt, grain: str) -> Units:
 class HeldPassage:
     """Tokens start to end, and who holds them: a head does that keeps at least half of them.
 
+    where         page and heading that they stand under, "" where the text has neither.
     a, b          share of the KV heads that hold it, under A and under B.
     first_a, first_b  smallest share of n at which half of the heads do; None where no stored budget does.
     """
@@ -69,6 +71,7 @@ class HeldPassage:
     start: int
     end: int
     text: str
+    where: str
     a: float
     b: float
     first_a: float | None
@@ -89,10 +92,12 @@ def held_by_b(c: Comparison, a: str, b: str, k: float | int, grain: str, most: i
     inside = (starts >= start) & (ends <= end)
     order = np.argsort(share_a - share_b, kind="stable")
     found = [i for i in order.tolist() if inside[i] and share_b[i] > share_a[i]][:most]
+    where = Where(c.prompt)
     return [
         HeldPassage(
             int(starts[i]), int(ends[i]),
             passage_of(c.prompt, "document", int(starts[i]), int(ends[i])).text,
+            where(int(starts[i])),
             float(share_a[i]), float(share_b[i]),
             _first(c, a, int(starts[i]), int(ends[i])), _first(c, b, int(starts[i]), int(ends[i])),
         )

@@ -246,5 +246,5 @@ def passages_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, A
 
 def _passage(one: HeldPassage) -> dict[str, Any]:
     firsts = ("at no stored budget" if f is None else budget_share(f) for f in (one.first_a, one.first_b))
-    return {"tok": [one.start, one.end], "text": shortened(one.text, 160), "only": one.only_b,
-            "a": share(one.a), "b": share(one.b), "first": list(firsts)}  # fmt: skip
+    return {"tok": [one.start, one.end], "text": shortened(one.text, 160), "where": shortened(one.where, 60),
+            "only": one.only_b, "a": share(one.a), "b": share(one.b), "first": list(firsts)}  # fmt: skip

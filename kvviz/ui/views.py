@@ -155,6 +155,7 @@ def map_range(c: Comparison) -> list[int] | None:
 @view("text")
 def text(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, Any]:
     """The document and where each token lies in it; asked once a run."""
+    from kvviz.results.sections import section_starts
     from kvviz.ui.figure_views import packed
 
     c = run.comparison
@@ -167,6 +168,8 @@ def text(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, 
     inside = np.zeros(n, dtype=bool)
     inside[max(0, start) : min(n, end)] = True
     inside &= offsets[:, 0] >= 0
+    starts = section_starts(prompt)
+    parted = starts if len(starts) > 1 or any(part.label for _, part in starts) else []
     outside = {str(i): prompt.tokens[i] for i in np.flatnonzero(~inside)}
     return {
         "text": prompt.document,
@@ -175,6 +178,7 @@ def text(run: Run, chosen: selection.Chosen, args: dict[str, Any]) -> dict[str, 
         "lengths": packed(offsets[inside, 1] - offsets[inside, 0]),
         "index": np.flatnonzero(inside).tolist() if inside.sum() != end - start else None,
         "outside": outside,
+        "sections": [[token, part.label, part.page] for token, part in parted],
     }
 
 

@@ -1,6 +1,7 @@
 """Prompt control and further questions on the page."""
 
 import base64
+import re
 import tempfile
 from pathlib import Path
 
@@ -140,6 +141,11 @@ def test_a_pdf_is_dropped_and_three_questions_are_asked_of_four_caches(visit_fre
             page.locator("#kv-new-tokens-field input").fill("12")
             page.locator("#kv-run-button").click()
             expect(page.locator("#kv-source")).to_contain_text("Your run", timeout=150_000)
+            expect(page.locator(".kv-page")).to_have_count(3)
+            expect(page.locator(".kv-page").last).to_have_attribute("data-page", "page 3")
+            page.locator("#kv-grain").select_option("section")
+            page.locator("#kv-held summary").click()
+            expect(page.locator(".kv-held tbody td").first).to_have_text(re.compile("^page [123]$"))
             asked = (("What is the rent?", "640"), ("When is it paid?", ""), ("Who has the keys?", "harbour"))
             for number, (question, expected) in enumerate(asked, 1):
                 page.locator("#kv-more-question").fill(question)

@@ -9,6 +9,7 @@ from tiny_pdf import pdf
 
 from kvviz.engine.documents import read_document
 from kvviz.errors import InputError
+from kvviz.results.sections import sections
 
 
 def docx() -> bytes:
@@ -26,8 +27,8 @@ def docx() -> bytes:
 
 def test_a_pdf_is_read_page_by_page():
     text, notices = read_document("a.pdf", pdf("The code is 58213.", "", "Second page."))
-    assert text == "The code is 58213.\n\nSecond page."
-    assert notices == ["Read as the text of a PDF: 32 characters."]
+    assert text == "The code is 58213.\n\n\f\n\n\fSecond page."
+    assert notices == ["Read as the text of a PDF: 3 pages, 36 characters."]
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,31 @@ def test_html_is_read_as_a_browser_shows_it():
     page = b"<html><style>p {}</style><script>x()</script><p>The code is <b>58213</b> &amp; so on.</p></html>"
     assert read_document("a.HTML", page)[0] == "The code is 58213 & so on."
     assert read_document("a.py", page)[0] == page.decode()  # source code stays as it is
+
+
+def test_headings_of_a_web_page_are_those_of_its_text():
+    page = b"""<h1>The <b>ledger</b></h1><p>The code is 58213.</p>
+    <table><tr><td>oil</td><td><h3>23</h3></td></tr></table><h2>
+    Second part</h2><h2></h2><p>End.</p>"""
+    text = read_document("a.html", page)[0]
+    assert [(part.heading, text[part.start :].split("\n")[0]) for part in sections(text)] == [
+        ("The ledger", "# The ledger"), ("Second part", "## Second part")]  # fmt: skip
+    assert "oil  23" in text and text.endswith("End.")
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "labels"),
+    [
+        ("a.pdf", pdf("The code is 58213.", "", "Second page."), ["page 1", "page 3"]),
+        ("a.docx", docx(), ["The ledger"]),
+        ("a.md", b"Before.\n\n# One\n\nText.\n\n## Two\n\n# x\ny", ["", "One", "Two"]),
+        ("a.py", b"import os\n\n# a comment\nx = 1\n", [""]),
+        ("a.txt", b"One.\n\x0cTwo.\n\x0c", ["page 1", "page 2"]),
+    ],
+)
+def test_pages_and_headings_of_a_file_are_found_again_in_its_text(name, data, labels):
+    found = sections(read_document(name, data)[0])
+    assert [part.label for part in found] == labels and found[0].start == 0
 
 
 def test_more_text_than_is_read_here_is_refused(monkeypatch):

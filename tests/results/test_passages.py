@@ -5,7 +5,8 @@ from tiny import make_model
 
 import kvviz
 from kvviz.errors import InputError
-from kvviz.results.passages import passages
+from kvviz.results.passages import passage_starts, passages
+from kvviz.results.sections import Where, section_starts
 
 DOCUMENT = 'One ship came, at 3.5 knots. "Two left!" she said.\nA line without an end'
 DOCUMENT += "\n\nLast: is it 58213? Yes."
@@ -36,6 +37,27 @@ def test_every_token_lies_in_exactly_one(prompt, unit):
     assert found[-1].end == prompt.n_compressible
     kinds = [p.kind for p in found]
     assert kinds[0] == kinds[-1] == "template" and kinds.count("question") == 1
+
+
+PAGES = "First page.\n\n\f\n\n\f# Rent\n\n640 crowns.\n\n## Keys\n\nThe master\n\n\fhas them. \f \n"
+
+
+def test_pages_and_headings_are_sections_and_every_token_says_where_it_stands():
+    prompt = kvviz.build_prompt(make_model("llama"), PAGES, "Which number is it?")
+    starts, where = section_starts(prompt), Where(prompt)
+    assert [part.label for _, part in starts] == [
+        "page 1", "page 3 · Rent", "page 3 · Keys", "page 4 · Keys"]  # fmt: skip
+    for number, part in ((0, "First"), (1, "# Rent"), (2, "## Keys"), (3, "has them")):
+        token = prompt.tokens_of(PAGES.index(part), PAGES.index(part) + 1)[0]
+        assert token == starts[number][0] and where(token) == starts[number][1].label
+        assert token in passage_starts(prompt, "section")
+        assert token in passage_starts(prompt, "paragraph")
+    assert where(0) == "" and len(passage_starts(prompt, "section")) == 4 + 3  # and what stands around them
+
+
+def test_a_text_without_pages_and_headings_is_one_section(prompt):
+    assert [part.label for _, part in section_starts(prompt)] == [""]
+    assert [p for p in passage_starts(prompt, "section") if prompt.offsets[p]] == [prompt.document_span[0]]
 
 
 def test_scripts_without_spaces():

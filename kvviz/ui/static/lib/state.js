@@ -4,7 +4,7 @@ export const S = {run: null, meta: null, doc: null, codes: null, sel: {}, seq: 0
 export const LOOK = {colourBy: 'ab', rule: 'mean', sinks: true, x: '', y: 'effect',
   measure: 'kl', range: null, direction: 'put_back', unit: 'head'};  // no part of the selection
 export const MOST_MARKS = 12;
-export const GRAINS = ['token', 'word', 'sentence', 'paragraph'];  // what the text is seen by
+export const GRAINS = ['token', 'word', 'sentence', 'paragraph', 'section'];  // what the text is seen by
 const views = [];  // {id, reads, el, tab, refresh}, and `apart` for one that belongs to no run
 
 const app = () => document.getElementById('kv-app');

@@ -23,7 +23,7 @@ export function buildBar() {
   const number = v => v === '' ? null : Number(v);
   bar.layer = chooser('Layer', [], '', v => choose({layer: number(v)}, 'bar'), {id: 'kv-layer'});
   bar.head = chooser('KV head', [], '', v => choose({head: number(v)}, 'bar'), {id: 'kv-head-choice'});
-  bar.grain = chooser('Text by', GRAINS.map(one => [one, one]), 'token', v => choose({grain: v}, 'bar'),
+  bar.grain = chooser('Text by', [], 'token', v => choose({grain: v}, 'bar'),
     {id: 'kv-grain', title: 'What the text and its maps are seen by'});
   bar.tokens = h('span', {class: 'kv-tokens', id: 'kv-tokens'});
   bar.marks = h('span', {class: 'kv-tokens', id: 'kv-marks'});
@@ -31,7 +31,7 @@ export function buildBar() {
     onclick: () => choose({tok: null, layer: null, head: null, marks: []}, 'bar')}, 'Clear');
   for (const box of [bar.a, bar.b, bar.layer, bar.head, bar.grain]) box.select.disabled = page.offline;
   document.addEventListener('kv:run', fill);
-  document.addEventListener('kv:text', sync);
+  document.addEventListener('kv:text', () => { fillGrains(); sync(); });
   document.addEventListener('kv:sel', sync);
   return h('section', {class: 'kv-bar', 'aria-label': 'Selection'},
     h('div', {class: 'kv-bar-row'}, bar.a, bar.b, bar.swap,
@@ -75,6 +75,13 @@ function fill() {
       named ? h('b', {}, fmt.budget(share)) : null);
   }));
   sync();
+}
+
+// By page and heading where the text has any.
+function fillGrains() {
+  const parted = S.doc?.sections.length > 0;
+  bar.grain.select.fill(GRAINS.filter(one => one !== 'section' || parted || S.sel.grain === one)
+    .map(one => [one, one === 'section' ? 'page or heading' : one]), S.sel.grain);
 }
 
 function sync() {

@@ -50,7 +50,7 @@ const inMark = t => S.meta.marks.some(m => t >= m.start && t < m.end);
 export function fillBlock(b) {
   const d = S.doc, {codes} = S;
   if (!d || !codes || b.filled === codes || b.el.classList.contains('kv-folded')) return;
-  const out = [], chosen = S.sel.tok;
+  const out = [], chosen = S.sel.tok, pages = d.pages;
   let at = b.from, run = null, frame = null;
   const add = node => (frame || out).push(node);
   const end = () => { if (run) add(h('span', {class: run.cls},
@@ -60,6 +60,7 @@ export function fillBlock(b) {
     if (d.ends[i] <= at) continue;  // a further token of the same character
     const t = d.token(i), inside = Boolean(chosen && overlaps(d, i, chosen));
     if (inside !== Boolean(frame)) { end(); close(); if (inside) frame = []; }
+    if (pages.has(t)) { end(); add(h('span', {class: 'kv-page', 'data-page': pages.get(t)})); }
     if (d.starts[i] > at) { end(); add(document.createTextNode(d.text.slice(at, d.starts[i]))); }
     const cls = codes.cls(t) + (inMark(t) ? ' kv-marked' : '') + (crossed.has(t) ? ' kv-crossed' : '');
     if (run && run.cls === cls && run.to === d.starts[i]) run.to = d.ends[i];

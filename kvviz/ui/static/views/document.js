@@ -65,6 +65,10 @@ export async function loadText() {
   const place = new Map((d.index || []).map((t, i) => [t, i]));
   d.at = t => d.index ? place.get(t) ?? -1 : t >= d.first && t - d.first < d.starts.length ? t - d.first : -1;
   d.token = i => d.index ? d.index[i] : i + d.first;
+  d.pages = new Map();  // first token -> "page 3", drawn beside the text and no part of it
+  for (const [i, [first, , page]] of d.sections.entries()) {
+    if (page && page !== d.sections[i - 1]?.[2]) d.pages.set(first, `page ${page}`);
+  }
   S.doc = d;
   foldBox.checked = S.meta.n > FOLDS_FROM;
   cutBlocks(d);
@@ -95,6 +99,7 @@ function shading(reply) {
     words: t => [`A ${fmt.count(a[place(t)])} of ${fmt.count(heads[place(t)])} ${of}`, b
       && `B ${fmt.count(b[place(t)])} of ${fmt.count(heads[place(t)])}`,
       reply.partial[t],
+      sectionOf(t),
       reply.passages?.find(([from, to]) => t >= from && t < to)?.[2]].filter(Boolean).join(' · ')};
 }
 
@@ -161,6 +166,12 @@ function onwards(now, step) {
   if (!units) return place(d.at(now) + step);
   const start = units[Math.max(0, Math.min(units.length - 1, unitOf(now) + step))];
   return d.at(start) < 0 ? place(step < 0 ? 0 : last) : start;
+}
+
+// Page and heading that a token stands under, '' where the text has none.
+function sectionOf(t) {
+  const at = S.doc.sections.findIndex(([first]) => first > t);
+  return S.doc.sections.at(at < 0 ? -1 : at - 1)?.[1] || '';
 }
 
 // Another shading for a while, the own one again with null.

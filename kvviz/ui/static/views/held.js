@@ -25,7 +25,8 @@ function table(reply) {
   const head = [reply.grain, `heads of A ${a}`, `heads of B ${b}`, 'half of A from', 'half of B from'];
   return h('table', {class: 'kv-table kv-stacks kv-held'}, h('thead', {}, h('tr', {}, head.map(one =>
     h('th', {scope: 'col'}, one)))), h('tbody', {}, reply.rows.map(one => h('tr', {},
-    h('td', {class: 'kv-wrap'}, h('button', {class: 'kv-word', dir: 'auto',
-      onclick: () => choose({tok: one.tok}, 'held')}, one.text || '(blank)')),
+    h('td', {class: 'kv-wrap'}, one.where ? h('div', {class: 'kv-muted kv-where'}, one.where) : null,
+      h('button', {class: 'kv-word', dir: 'auto', onclick: () => choose({tok: one.tok}, 'held')},
+        one.text || '(blank)')),
     [one.a, one.b, ...one.first].map((value, i) => h('td', {'data-label': head[i + 1]}, value))))));
 }
