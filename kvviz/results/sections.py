@@ -51,8 +51,10 @@ def sections(document: str) -> list[Section]:
 
 
 def _begin(found: list[Section], filled: bool, new: Section) -> None:
-    """One more part, in the place of the last one where nothing stands in that."""
-    found.append(new if filled else Section(found.pop().start, new.page, new.heading))
+    """One more part; empty space before it goes with the part before that."""
+    if not filled:
+        found.pop()
+    found.append(new if found else Section(0, new.page, new.heading))
 
 
 def section_starts(prompt: Prompt) -> list[tuple[int, Section]]:

@@ -52,7 +52,7 @@ def test_pages_and_headings_are_sections_and_every_token_says_where_it_stands():
         assert token == starts[number][0] and where(token) == starts[number][1].label
         assert token in passage_starts(prompt, "section")
         assert token in passage_starts(prompt, "paragraph")
-    assert where(0) == "" and len(passage_starts(prompt, "section")) == 4 + 3  # and what stands around them
+    assert where(0) == "" and len(passage_starts(prompt, "section")) == 4 + 4  # and what stands around them
 
 
 def test_a_text_without_pages_and_headings_is_one_section(prompt):
