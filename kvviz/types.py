@@ -22,8 +22,8 @@ if TYPE_CHECKING:  # neither is needed to say what travels
 
 QUESTION_AWARE = "question-aware"  # document and question are compressed together
 QUESTION_AGNOSTIC = "question-agnostic"  # the document alone is compressed, the question comes later
-DTYPES = ("auto", "float32", "bfloat16", "float16")
 PROTOCOLS = (QUESTION_AWARE, QUESTION_AGNOSTIC)
+PAGE_END = "\f"  # the last character of a document's page that another follows
 DTYPES = ("auto", "float32", "bfloat16", "float16")  # number formats a model may be asked for in
 
 

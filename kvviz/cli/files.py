@@ -14,8 +14,9 @@ from kvviz.errors import InputError
 
 
 def read_document(name: str, most: int) -> tuple[str, list[str]]:
-    """(text, notices) of a file, or of standard input for "-"; no more than `most` bytes are read."""
-    from kvviz.engine.documents import decode_document
+    """(text, notices) of a file, PDF, Word and HTML files as their text, or of standard input for "-", of
+    which no more than `most` bytes are read."""
+    from kvviz.engine import documents
 
     if name == "-":
         data = sys.stdin.buffer.read(most + 1)
@@ -24,12 +25,12 @@ def read_document(name: str, most: int) -> tuple[str, list[str]]:
             if Path(name).is_dir():
                 raise InputError(f"{_short(name)} is a folder; give a text file.")
             with open(name, "rb") as file:  # a pipe such as <(command) is read as well
-                data = file.read(most + 1)
+                data = file.read(documents.PACKED * most + 1)
         except FileNotFoundError:
             raise InputError(f"There is no file {_short(name)}.") from None
         except OSError as error:
             raise InputError(f"{_short(name)} cannot be read: {error.strerror}.") from None
-    text, notices = decode_document(data)
+    text, notices = documents.read_document(name, data)
     if not text.strip():
         raise InputError(f"There is no text in {'standard input' if name == '-' else _short(name)}.")
     return text, notices

@@ -6,10 +6,10 @@ import re
 import unicodedata
 
 from kvviz.errors import InputError
-from kvviz.results.sections import PAGE_END
 from kvviz.settings import settings
+from kvviz.types import PAGE_END
 
-_PACKED = 8  # times the largest text: what a file with pictures may take
+PACKED = 8  # times the largest text: what a file with pictures may take
 _BLANK_LETTERS = "\u115f\u1160\u2800\u3164\uffa0"  # letters by category, nothing on the screen
 
 
@@ -26,7 +26,7 @@ def read_document(name: str, data: bytes) -> tuple[str, list[str]]:
         (formats.is_pdf, formats.pdf_text, "PDF"), (formats.is_docx, formats.docx_text, "Word file")
     ):  # fmt: skip
         if is_one(data):
-            text = readable(text_of(data))[0] if len(data) <= _PACKED * most else ""
+            text = readable(text_of(data))[0] if len(data) <= PACKED * most else ""
             if not text or len(text.encode("utf-8", "replace")) > most:
                 raise InputError(f"This {kind} is larger than is read here ({most / 1e6:.1f} MB of text).")
             pages = text.count(PAGE_END) + 1

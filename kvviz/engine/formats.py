@@ -11,7 +11,7 @@ import io
 import zipfile
 
 from kvviz.errors import InputError
-from kvviz.results.sections import PAGE_END
+from kvviz.types import PAGE_END
 
 MOST_PAGES = 2_000
 MOST_UNPACKED = 64 * 2**20  # bytes of a Word file's text: a small file may unpack to any size

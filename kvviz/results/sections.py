@@ -10,9 +10,8 @@ import re
 from bisect import bisect_right
 from dataclasses import dataclass
 
-from kvviz.types import Prompt
+from kvviz.types import PAGE_END, Prompt
 
-PAGE_END = "\f"
 _LINES = re.compile(r"[^\n\f]*(?:[\n\f]|\Z)")
 _HEADING = re.compile(r"#{1,6} +(\S.*)")
 

@@ -13,10 +13,12 @@ from types import SimpleNamespace
 
 import pytest
 from synthetic import synthetic_comparison
+from tiny_pdf import pdf
 
 import kvviz
 from kvviz import cli, load_comparison
 from kvviz.cli import terminal
+from kvviz.results.sections import sections
 from kvviz.results.story import Opening, Step
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -148,6 +150,13 @@ def test_a_pipe_is_read_as_a_document(document, tiny_model_loads, tmp_path, caps
     writer = subprocess.Popen(["cp", str(document), str(pipe)])
     assert compare(pipe, "--budgets", "0.5") == 0
     assert writer.wait() == 0
+
+
+def test_a_pdf_is_read_as_its_text(tiny_model_loads, tmp_path, capsys):
+    (tmp_path / "a.pdf").write_bytes(pdf("The code is 58213.", "It was opened at noon."))
+    assert compare(tmp_path / "a.pdf", "--budgets", "0.5", "--save", str(tmp_path / "run.zip")) == 0
+    document = load_comparison(tmp_path / "run.zip").prompt.document
+    assert [part.label for part in sections(document)] == ["page 1", "page 2"]
 
 
 def test_an_endless_document_is_refused(no_model_loads, capsys, monkeypatch):

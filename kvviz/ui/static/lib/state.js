@@ -114,6 +114,12 @@ export const isDecoded = (method, share) =>
 
 export const isOne = value => value !== null && value !== undefined;  // one layer or head, not all of them
 
+// Page and heading that a token stands under, '' where the text has none.
+export function sectionOf(t) {
+  const parts = S.doc?.sections || [], next = parts.findIndex(([first]) => first > t);
+  return (next < 0 ? parts.at(-1) : parts[next - 1])?.[1] || '';
+}
+
 // The text of a token range, from the document where it lies in it.
 export function textOf(tok) {
   const d = S.doc;

@@ -2,7 +2,8 @@
 import {chooser, debounce, h, put} from '../lib/dom.js';
 import {fmt, shown, typed} from '../lib/format.js';
 import {ask, say} from '../lib/page.js';
-import {LOOK, S, addView, choose, label, redo, textOf} from '../lib/state.js';
+import {LOOK, S, addView, choose, label, redo, sectionOf,
+  textOf} from '../lib/state.js';
 import {selectionWords} from './bar.js';
 import {blocks, charAt, charUnder, cutBlocks, docBox, fillBlock, foldBlocks, forgetUnfolded, repaint,
   setCrossed, tokensOf} from './blocks.js';
@@ -166,12 +167,6 @@ function onwards(now, step) {
   if (!units) return place(d.at(now) + step);
   const start = units[Math.max(0, Math.min(units.length - 1, unitOf(now) + step))];
   return d.at(start) < 0 ? place(step < 0 ? 0 : last) : start;
-}
-
-// Page and heading that a token stands under, '' where the text has none.
-function sectionOf(t) {
-  const at = S.doc.sections.findIndex(([first]) => first > t);
-  return S.doc.sections.at(at < 0 ? -1 : at - 1)?.[1] || '';
 }
 
 // Another shading for a while, the own one again with null.

@@ -2,7 +2,7 @@
 import {debounce, h, put} from '../lib/dom.js';
 import {fmt, shown, spanName, typed} from '../lib/format.js';
 import {Panel} from '../lib/panel.js';
-import {LOOK, S, choose, isOne, redo, textOf, touch} from '../lib/state.js';
+import {LOOK, S, choose, isOne, redo, sectionOf, textOf, touch} from '../lib/state.js';
 import {buildHeld} from './held.js';
 
 const LEAST_RANGE = 20;  // tokens a zoom shows at least
@@ -44,7 +44,7 @@ function cellWords(point, panel, row) {
   const count = span[1] - span[0], total = count * cells.heads, of = fmt.count(total);
   const value = Object.fromEntries(cells.channels.map((name, i) => [name, counts.flat[at + i]]));
   const where = `${rows ? rows[r] : `${row} ${r}`}, ${count === 1 ? 'token' : 'tokens'} ${spanName(span)} `
-    + `“${shown(textOf(span), 24)}”`;
+    + `“${shown(textOf(span), 24)}”${standing(span[0])}`;
   if ('both' in value) {
     const [a, b] = ['only A', 'only B'].map(side => fmt.count(value[side] + value.both));
     return `${where}: A kept ${a} of ${of} entries, B ${b} of ${of}; ${fmt.count(value.both)} by both`;
@@ -52,6 +52,9 @@ function cellWords(point, panel, row) {
   return `${where}: kept ${fmt.count(value.kept)} of ${of} ${total === 1 ? 'entry' : 'entries'}`
     + (value.protected ? `; ${fmt.count(value.protected)} kept by rule` : '');
 }
+
+// Page and heading, where the text has any.
+const standing = t => sectionOf(t) && ` (${sectionOf(t)})`;
 
 function cellCounts(heat) {
   if (!heat.counts) {

@@ -92,13 +92,15 @@ h('small', {}, one.kl || (SIGNS[one.verdict] ? '' : '–'))];
 // All questions at a glance: a row a cache, a column a question.
 function table({questions, rows}) {
   const judged = rows.some(row => row.right), columns = questions.map((_, i) => `${i + 1}`);
-  return h('div', {class: 'kv-scroll'}, h('table', {class: 'kv-table kv-question-table'},
-    h('caption', {}, `Every cache on every question${judged ? ': ✓ right, ✗ wrong' : ''}; KL in nats/token`),
+  const words = `Every cache on every question${judged ? ': ✓ right, ✗ wrong' : ''}; KL in nats/token`;
+  return h('div', {}, h('p', {class: 'kv-guide', id: 'kv-question-words'}, words),
+    h('div', {class: 'kv-scroll'}, h('table', {class: 'kv-table kv-question-table',
+      'aria-labelledby': 'kv-question-words'},
     h('thead', {}, h('tr', {}, h('th', {scope: 'col'}, 'Question'), judged ? h('th', {scope: 'col'}, 'All')
       : null, questions.map((text, i) => h('th', {scope: 'col', title: text}, columns[i])))),
     h('tbody', {}, rows.map(row => h('tr', {}, h('th', {scope: 'row'}, row.label),
       judged ? h('td', {}, row.right) : null,
-      row.cells.map(one => h('td', {title: one?.text}, result(one))))))));
+      row.cells.map(one => h('td', {title: one?.text}, result(one)))))))));
 }
 
 const box = h('section', {class: 'kv-talk', id: 'kv-talk', 'aria-label': 'Ask more'}, list,
