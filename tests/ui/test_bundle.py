@@ -1,7 +1,11 @@
 """The page's modules as one file: in the order of their imports, and nothing taken in that would change."""
 
+import shutil
+import subprocess
+
 import pytest
 
+from kvviz.ui import assets
 from kvviz.ui.bundle import bundled
 
 MODULES = {
@@ -31,3 +35,10 @@ def test_modules_run_once_in_the_order_in_which_they_are_imported():
 def test_what_would_not_stay_the_same_is_refused(source):
     with pytest.raises(ValueError):
         bundled({**MODULES, "lib/a.js": source}, "main.js", "start")
+
+
+@pytest.mark.skipif(shutil.which("node") is None, reason="no node on this machine")
+def test_the_pages_modules_can_be_read(tmp_path):
+    (tmp_path / "page.mjs").write_text(assets.page_js(), encoding="utf-8")
+    found = subprocess.run(["node", "--check", str(tmp_path / "page.mjs")], capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
