@@ -1,7 +1,8 @@
 """`python -m kvviz bench app`: how fast the page answers on 8,000 and 128,000 tokens, and how much it sends.
 
 Every control asks one or several views for data. Here each view is asked as the page asks it, at several
-budgets and tokens, and its time (computing and writing JSON) and size are taken.
+budgets and tokens, and its time (computing and writing JSON) and size are taken. In front of it all: how long
+a first visitor waits for the first map.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks import visit
 from kvviz.figures import FIGURES
 from kvviz.figures.evidence import EVIDENCE
 from kvviz.results.passages import GRAINS
@@ -71,6 +73,8 @@ CAUSES = {
 
 def main(out: str | None = None, repeats: int = 5) -> dict[str, Any]:
     """Measure every control at both lengths, print the table, write it to `out` as JSON."""
+    first = visit.visits(repeats)
+    print(visit.shown(first))
     report = {name: _at(n, repeats) for name, n in SIZES.items()}
     report["evidence"] = _evidence(repeats)
     for name, rows in report.items():
@@ -81,7 +85,7 @@ def main(out: str | None = None, repeats: int = 5) -> dict[str, Any]:
             print(f"{row['control']:22} {row['median_s']:9.3f} {row['worst_s']:9.3f} "
                   f"{row['largest_bytes'] / 1e6:17.3f}  {row['slowest']}")  # fmt: skip
     if out:
-        Path(out).write_text(json.dumps(report, indent=2))
+        Path(out).write_text(json.dumps({**report, "first_visit": first}, indent=2))
     return report
 
 

@@ -8,11 +8,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-import anyio.to_thread  # noqa: F401 (read while nothing else runs: pytest rewrites it, which no two threads can)
+import anyio
 import pytest
 
 from kvviz.ui import assets
 
+for name in dir(anyio):  # read here, as pytest rewrites it: a server's threads would do so at the same time
+    getattr(anyio, name)
 sys.path.insert(0, str(Path(__file__).parents[1] / "ui"))
 PATIENCE = 45_000  # ms, for a state to come: a busy machine with two cores is slow, not wrong
 OFFLINE = "ERR_INTERNET_DISCONNECTED"  # a test that takes the network away
