@@ -7,18 +7,18 @@ put back afterwards, and no hook or attribute stays on the model.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch.overrides import TorchFunctionMode
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
-from kvviz.engine.products import FEW, Products, products_of
+from kvviz.engine.products import FEW, linear_layers, products_of
 from kvviz.kernels.product import can_use_onednn, project
 from kvviz.models import Model
 
@@ -34,8 +34,7 @@ def _attention(module, query, key, value, attention_mask, **kwargs):
     attend = _ATTEND.get()
     if attend is None:  # another thread runs the same model while our choice is set
         return sdpa_attention_forward(module, query, key, value, attention_mask, **kwargs)
-    with torch._C.DisableTorchFunction():  # no linear layer in there: `_Linear` need not look at each call
-        return attend(module.layer_idx, query, key, value).transpose(1, 2).contiguous(), None
+    return attend(module.layer_idx, query, key, value).transpose(1, 2).contiguous(), None
 
 
 def _mask(*args, **kwargs):
@@ -43,29 +42,35 @@ def _mask(*args, **kwargs):
     return sdpa_mask(*args, **kwargs) if _ATTEND.get() is None else None
 
 
-class _Linear(TorchFunctionMode):
-    """Linear layers of a CPU model go where `products` found them fastest, with their rows in one piece.
+@contextmanager
+def _linear_layers(model: Model) -> Iterator[None]:
+    """While open, linear layers of a CPU model go where `products` found them fastest, with their rows in one
+    piece.
 
     On rows that are not (the last of each sequence, before the output layer) torch multiplies one sequence
     after the other, in bfloat16 with a copy of the weight for each: gigabytes where the vocabulary is large.
 
-    Only what this thread calls while the mode is open is seen; the model is not touched.
+    Each layer gets a `forward` of its own for that long; another thread that comes meanwhile gets the same
+    results. (To watch every operation instead costs a tenth of a decoding step.)
     """
+    onednn = products_of(model).onednn
+    layers = [layer for layer in linear_layers(model) if "forward" not in layer.__dict__]
+    for layer in layers:
+        layer.__dict__["forward"] = partial(_linear, layer, onednn)
+    try:
+        yield
+    finally:
+        for layer in layers:
+            layer.__dict__.pop("forward", None)
 
-    def __init__(self, products: Products):
-        super().__init__()
-        self.products = products
 
-    def __torch_function__(self, func, types, args=(), kwargs=None):
-        if func is F.linear and not kwargs:
-            rows, weight, *bias = args
-            rows = rows.contiguous()
-            few = rows.numel() <= FEW * rows.shape[-1]
-            if (*weight.shape, few) in self.products.onednn and can_use_onednn(rows, weight):
-                product = project(rows, weight)
-                return product if not bias or bias[0] is None else product.add_(bias[0])
-            return func(rows, weight, *bias)
-        return func(*args, **(kwargs or {}))
+def _linear(layer: torch.nn.Linear, onednn: frozenset, rows: torch.Tensor) -> torch.Tensor:
+    rows, weight, bias = rows.contiguous(), layer.weight, layer.bias
+    few = rows.numel() <= FEW * rows.shape[-1]
+    if (*weight.shape, few) in onednn and can_use_onednn(rows, weight):
+        product = project(rows, weight)
+        return product if bias is None else product.add_(bias)
+    return F.linear(rows, weight, bias)
 
 
 AttentionInterface.register(_NAME, _attention)
@@ -91,7 +96,7 @@ def forward(
         try:
             config._attn_implementation = _NAME
             plain = gradients or model.device.type != "cpu"
-            with nullcontext() if plain else _Linear(products_of(model)):
+            with nullcontext() if plain else _linear_layers(model):
                 return model.hf(
                     input_ids=input_ids.to(model.device),
                     position_ids=positions.to(model.device),

@@ -57,6 +57,7 @@ class Products:
 PLAIN = Products()
 _Trial = tuple[str, Callable[[], Any], Callable[[], Any]]  # what is tried, torch's own way, the other
 _CHOSEN: WeakKeyDictionary[Any, Products] = WeakKeyDictionary()
+_LAYERS: WeakKeyDictionary[Any, list[torch.nn.Linear]] = WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
@@ -66,6 +67,13 @@ def products_of(model: Model) -> Products:
         if model.hf not in _CHOSEN:
             _CHOSEN[model.hf] = _choose(model)
         return _CHOSEN[model.hf]
+
+
+def linear_layers(model: Model) -> list[torch.nn.Linear]:
+    """The model's linear layers; looked for once."""
+    if model.hf not in _LAYERS:
+        _LAYERS[model.hf] = [m for m in model.hf.modules() if type(m) is torch.nn.Linear]
+    return _LAYERS[model.hf]
 
 
 def _choose(model: Model) -> Products:
@@ -97,7 +105,7 @@ def _choose(model: Model) -> Products:
 
 def _weights(model: Model) -> list[torch.Tensor]:
     """One weight of every shape among the linear layers."""
-    weights = [m.weight.detach() for m in model.hf.modules() if isinstance(m, torch.nn.Linear)]
+    weights = [layer.weight.detach() for layer in linear_layers(model)]
     return list({w.shape: w for w in weights if w.numel() >= _SMALL}.values())
 
 

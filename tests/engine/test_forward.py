@@ -118,7 +118,8 @@ def test_linear_layers_go_where_they_are_fastest(family, few, monkeypatch):
         plain = model.hf(input_ids=ids[None], use_cache=False).logits
     torch.testing.assert_close(ours, plain, atol=1e-4, rtol=1e-4)
     seen.clear()
-    torch.nn.functional.linear(torch.ones(2, linear.in_features), linear.weight)  # outside of a forward
+    assert not any("forward" in m.__dict__ for m in model.hf.modules())
+    linear(torch.ones(2, linear.in_features))  # outside of a forward
     forward(model, ids[None], at, plain_attention, gradients=True)
     other = ids[None].repeat(1, 3) if few else ids[None, :60]
     at = torch.arange(other.shape[1])[None]
