@@ -122,9 +122,18 @@ def test_what_brute_force_found_is_read_beside_the_table(page, tmp_path):
 
 
 def test_figures_give_rows_csv_and_json(page):
-    assert len(asked(page, "evidence_budget", give="rows")["rows"]) == 9
+    reply = asked(page, "evidence_budget", give="rows")
+    assert len(reply["rows"]) == reply["of"] == 9
     assert asked(page, "evidence_pairs", give="csv")["text"].count("\n") == 22
     assert len(json.loads(asked(page, "evidence_items", give="json")["text"])["rows"]) == 24
+
+
+def test_a_long_table_says_how_many_rows_there_are(page, monkeypatch):
+    monkeypatch.setattr(evidence, "_MOST_ROWS", 4)
+    reply = asked(page, "evidence_budget", give="rows")
+    assert len(reply["rows"]) == 4 and reply["of"] == 9
+    apart = asked(page, "evidence_apart")
+    assert apart["of"] >= len(apart["rows"]) <= 4
 
 
 def test_an_uploaded_sweep_is_opened_and_another_path_is_not(page, tmp_path, monkeypatch):
