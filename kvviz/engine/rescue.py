@@ -1,4 +1,9 @@
-"""The smallest rescue: the fewest entries found that, put back into what a method kept, return the answer."""
+"""The smallest rescue: the fewest entries found that, put back into what a method kept, return the answer.
+
+First the lost entries in the order of the answer's own attention: how many of the leading ones do. Then by
+passage and by head, each within a share of the trials, so that a text whose parts all matter a little does not
+use them up. At last the smallest set of all these is thinned until none of its entries can be spared.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +14,19 @@ import numpy as np
 
 from kvviz.engine.changes import drawn, pushed_out, worth
 from kvviz.engine.ground import Ground
-from kvviz.engine.search import RANKED, Search, is_minimal, smallest
+from kvviz.engine.search import RANKED, OutOfTrials, Search, is_minimal, joined, one_by_one, singles, smallest
 from kvviz.engine.steps import Steps
 from kvviz.engine.trials import Trials
 from kvviz.errors import Cancelled
+from kvviz.results.cause_words import PASSAGES_TOGETHER, spread_sentence
 from kvviz.results.causes import Causes, Controls, Rescue
 from kvviz.results.passages import Passage
 from kvviz.types import Event
 
 MOST_TRIALS = 1000
 LISTED = 5000  # entries a rescue may have: more of them tell nobody anything
+FEW = 200  # entries that a reader can look at; of more it is said how the loss is spread
+ROUTE = 1 / 8  # of the trials: what the search by passage may take, and what that by head may
 N_CONTROLS = 20  # random sets beside a rescue
 SEED = 0
 
@@ -31,8 +39,9 @@ def find(ground: Ground, found: Causes, pieces: Sequence[Passage], most: int) ->
         return
     hint = lambda: ground.looks[0].reshape(-1)  # noqa: E731
     search = Search(
-        ground.works(ground.kept), ground.gains, most, hint=hint, gained=_known(ground, found)
-    )
+        ground.works(ground.kept), ground.gains, most, hint=hint, gained=_known(ground, found),
+        known={b"": False},
+    )  # fmt: skip
     started, before = time.perf_counter(), ground.trials.count
     necessary: list[bool] | None = None
 
@@ -66,9 +75,9 @@ def find(ground: Ground, found: Causes, pieces: Sequence[Passage], most: int) ->
             necessary = is_minimal(search, search.best)
         else:
             found.notes.append(f"The search for the rescue ended at its limit of {most:,} trials.")
+        if len(search.best) > FEW:
+            found.notes.append(spread_sentence(found, len(search.best), _together(ground, search, pieces)))
         if len(search.best) > LISTED:
-            size = f"{len(search.best):,}"
-            found.notes.append(f"Putting {size} entries back returns the answer: too many to list.")
             return
         yield Event("cause", f"{N_CONTROLS} random sets of {len(search.best):,} entries beside it", 0, 0)
         found.rescue = told(search.best, *_controls(ground, search.best))
@@ -101,13 +110,11 @@ def _known(ground: Ground, found: Causes) -> dict[bytes, float]:
 def _search(
     ground: Ground, search: Search, entries: np.ndarray, pieces: Sequence[Passage]
 ) -> Generator[None, None, bool]:
-    """By passage, then by head, and the other way round; whether it ended by itself."""
-    n, ended = ground.kept.shape[-1], False
+    """Whether it ended by itself, with a set of which no entry can be spared."""
+    n, most, ended = ground.kept.shape[-1], search.most, False
 
     def by_passage(entries: np.ndarray) -> list[np.ndarray]:
-        token = entries % n
-        parts = (entries[(token >= p.start) & (token < p.end)] for p in pieces)
-        return [part for part in parts if len(part)]
+        return _parts(entries, n, pieces)
 
     def by_head(entries: np.ndarray) -> list[np.ndarray]:
         head = entries // n
@@ -117,9 +124,39 @@ def _search(
         """Many entries once more in larger parts, before they are tried one by one."""
         return [entries] if len(entries) <= RANKED else [q for p in by_passage(entries) for q in by_head(p)]
 
+    order = entries[np.argsort(-ground.looks[0].reshape(-1)[entries], kind="stable")]
+    try:
+        if not search.ask([entries])[0]:
+            return True
+        search.shortest(order)
+        yield
+    except OutOfTrials:
+        return False
     for first, second in ((by_passage, by_head), (by_head, by_passage)):
+        search.most = min(most, search.asked + int(ROUTE * most))
         ended = (yield from smallest(search, entries, [first, second, by_both])) or ended
-    return ended
+    search.most = most
+    try:
+        best = order[np.isin(order, search.best)][::-1]  # the least attended is thinned first
+        thinned = joined((yield from search.pruned(singles(best))))
+        yield from one_by_one(search, thinned)
+    except OutOfTrials:
+        return False
+    return True
+
+
+def _parts(entries: np.ndarray, n: int, pieces: Sequence[Passage]) -> list[np.ndarray]:
+    """Entries of each passage that has any."""
+    token = entries % n
+    parts = (entries[(token >= p.start) & (token < p.end)] for p in pieces)
+    return [part for part in parts if len(part)]
+
+
+def _together(ground: Ground, search: Search, pieces: Sequence[Passage]) -> float:
+    """Nats that the strongest passages return together."""
+    parts = _parts(np.flatnonzero(ground.lost), ground.kept.shape[-1], pieces)
+    search.most = search.asked + len(parts)
+    return ground.gains([joined(search.ranked(parts)[:PASSAGES_TOGETHER])])[0]
 
 
 def _controls(ground: Ground, best: np.ndarray) -> tuple[Controls, bool]:

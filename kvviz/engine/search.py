@@ -58,7 +58,8 @@ class Search:
         """Parts ordered by what each gives alone, or by their weights; equal ones keep their order."""
         if len(parts) < 2:
             return list(parts)
-        if self.hint is not None and len(parts) > RANKED:
+        tried = all(part.tobytes() in self.gained for part in parts)
+        if self.hint is not None and len(parts) > RANKED and not tried:
             weights = self.hint()
             gains = [float(weights[part].sum()) for part in parts]
         else:

@@ -16,6 +16,8 @@ DIRECTIONS = {
     "put_back": "put back into what {} kept",
     "taken_out": "taken out of the whole cache",
 }
+PASSAGES_TOGETHER = 20  # the strongest ones, put back at once where single entries say little
+NEAR_TIE = 0.5  # nats of the whole answer: less is turned by next to anything
 ADD_UP = "Effects of single heads or passages do not add up."
 
 
@@ -83,6 +85,25 @@ def rescue_sentence(c: Comparison, found: Causes) -> str:
     said += f"; {sum(random)} of {len(random)} random sets of that size {do}."
     if all(random):
         said += " So this does not single them out."
+    return said
+
+
+def spread_sentence(found: Causes, entries: int, together: float) -> str:
+    """Why no small rescue was found: `entries` return the answer, and together is what the strongest passages
+    return, nats."""
+    said = f"No small set was found: {text.count(entries)} entries return the answer. "
+    if found.gap < NEAR_TIE:
+        said += f"The gap is only {text.nats(found.gap)}: at such a near tie many sets of entries turn the answer."
+    else:
+        said += (
+            f"The loss is spread over the text: the {PASSAGES_TOGETHER} strongest passages put back together "
+            f"return {text.nats(together)} of {text.nats(found.gap)}."
+        )
+    if found.expected_gap is None:
+        said += (
+            f" All {text.count(len(found.tokens))} tokens of the answer must come back: fewer of them, or an "
+            "expected answer, ask for less."
+        )
     return said
 
 
