@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,6 +93,27 @@ def kl_line(c: Comparison, v: Variant) -> str:
     worst = int(np.argmax(v.kl))
     largest = text.kl_number(float(v.kl[worst]))
     return f"KL {text.kl(mean)} (largest {largest} at token {worst}) · {said}"
+
+
+def by_token(words: Sequence[tuple[str, bool]], tokens: Sequence[str]) -> list[tuple[str, bool, int]]:
+    """`words` of an answer cut where its tokens are: (text, differs, which token). Tokens that are no text
+    have no piece; empty where the tokens do not spell the text."""
+    said = "".join(piece for piece, _ in words)
+    starts, at = {}, 0
+    for step, token in enumerate(tokens):
+        if token and said.startswith(token, at):
+            starts[at] = step
+            at += len(token)
+    if at != len(said):
+        return []
+    pieces, at, step = [], 0, 0
+    for text_, differs in words:
+        cuts = [0, *(cut - at for cut in starts if at < cut < at + len(text_)), len(text_)]
+        for start, end in zip(cuts, cuts[1:]):
+            step = starts.get(at + start, step)
+            pieces.append((text_[start:end], differs, step))
+        at += len(text_)
+    return pieces
 
 
 def answer_cards(

@@ -15,9 +15,10 @@ from kvviz.figures.figure import MOST_COLUMNS, Figure, Look
 from kvviz.figures.kit import narrow
 from kvviz.figures.why_card import why_card
 from kvviz.figures.why_table import shown_head
-from kvviz.results.answers import all_answers_table, answer_cards
+from kvviz.results.answers import Card, all_answers_table, answer_cards, by_token, shown_variant
 from kvviz.results.cause_words import causes_of
 from kvviz.results.causes import PUT_BACK, TAKEN_OUT
+from kvviz.results.comparison import Comparison
 from kvviz.results.finding import caution, finding, notices
 from kvviz.results.measures import MEASURE
 from kvviz.results.same import same_settings
@@ -125,10 +126,21 @@ def cards_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]
         "tokens": None if seen is None else c.full.tokens[: seen.steps],
         "stops": seen is not None and c.full.finished == "stop token" and seen.steps == len(c.full.tokens),
         "cards": [
-            {**vars(card), "verdict": "grey" if card.grey and card.verdict else card.verdict}
+            {**vars(card), **_own_tokens(c, card, chosen),
+             "verdict": "grey" if card.grey and card.verdict else card.verdict}
             for card in found
         ]
     }
+
+
+def _own_tokens(c: Comparison, card: Card, chosen: Chosen) -> dict[str, Any]:
+    """Of A's and B's answers, where it is known what the full cache looked at: pieces by token, and the token
+    with which the answer leaves the full cache's (None: it does not)."""
+    method = {"a": chosen.a, "b": chosen.b}.get(card.role)
+    v = None if method is None else shown_variant(c, method, chosen.budget)
+    if v is None or c.answer_attention is None:
+        return {}
+    return {"pieces": by_token(card.words, v.tokens), "parts": v.first_difference}
 
 
 @view("all_answers")

@@ -41,6 +41,22 @@ def test_causes_fork_and_attention_are_shown_without_a_model(visit):
     expect(page.locator("#kv-doc-text .kv-hollow")).to_have_count(0)
 
 
+def test_words_of_a_light_the_text_up_until_the_answers_part(visit):
+    """Here with the fourth token: the full cache says 58213, SnapKV 1947."""
+    page = visit(RUN)
+    said = page.locator("#kv-looked")
+    page.locator("#kv-a-tokens [data-step='3']").first.click()
+    expect(said).to_contain_text("Here SnapKV writes another token than the full cache.")
+    expect(page.locator("#kv-doc-text .kv-hollow").first).to_be_attached()
+    page.locator("#kv-a-tokens").focus()
+    page.keyboard.press("ArrowLeft")
+    expect(said).to_contain_text("SnapKV writes the same token. Lit is the full cache")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    expect(said).to_contain_text("The full cache never read them")
+    expect(page.locator("#kv-doc-text .kv-hollow")).to_have_count(0)
+
+
 def test_find_the_cause_tells_how_long_stops_and_goes_on(visit_fresh):
     page = visit_fresh("?r=stored-a-stored-run&a=snapkv&b=dropkv&k=0.1&v=cause")
     job = page.locator("#kv-sheet-cause .kv-job")

@@ -9,6 +9,7 @@ from kvviz.figures.kl import kl_strip_figure, kl_strip_table
 from kvviz.results.answers import (
     all_answers_table,
     answer_cards,
+    by_token,
     differing_words,
 )
 from kvviz.results.finding import finding
@@ -130,3 +131,12 @@ def test_kl_strip(run):
     assert [row["step"] for row in table.rows()] == [0, 1, 2, 3]
     with pytest.raises(InputError, match="KL was not measured"):
         kl_strip_table(run, "snapkv", 0.15)
+
+
+def test_words_of_an_answer_are_cut_where_its_tokens_are():
+    words = [("It", False), (" ", False), ("is", False), (" ", False), ("582.", True)]
+    pieces = by_token(words, ["It", " is", " ", "58", "2", ".", "<|im_end|>"])
+    assert "".join(piece for piece, _, _ in pieces) == "It is 582."
+    assert pieces[-3:] == [("58", True, 3), ("2", True, 4), (".", True, 5)]
+    assert [step for _, _, step in pieces] == [0, 1, 1, 2, 3, 4, 5]
+    assert by_token(words, ["It", " was"]) == [] == by_token([], [])

@@ -33,7 +33,8 @@ function cardChips(cards) {
   return h('div', {class: 'kv-answer-chips', role: 'tablist', 'aria-label': 'Answers'}, chips);
 }
 
-function card(data, tokens, stops) {
+// `pieces` are those of the answer by token, where it is known what the full cache looked at.
+function card(data, pieces, stops) {
   const role = ROLES[data.role];
   const words = (data.words || []).map(([text, differs]) =>
     differs ? h('mark', {class: 'kv-differs'}, text) : text);
@@ -44,7 +45,8 @@ function card(data, tokens, stops) {
       h('h3', {}, data.label), ' ', verdict(data)),
     data.banner ? h('p', {class: 'kv-notice'}, data.banner, ' ', decodeButton(data.role)) : null,
     jobLines[data.role],
-    h('p', {class: 'kv-answer', dir: 'auto'}, tokens ? answerTokens(tokens, stops) : words.length ? words
+    h('p', {class: 'kv-answer', dir: 'auto'}, pieces?.length ? answerTokens(pieces, data, stops)
+      : words.length ? words
       : h('span', {class: 'kv-muted'}, 'No text.')),
     h('p', {class: 'kv-meta'}, data.kl_line || '\u00a0',
       data.role !== 'full' && data.kl_line ? [' ', h('button', {class: 'kv-link-button',
@@ -67,7 +69,8 @@ addView({id: 'cards', reads: ['run', 'a', 'b', 'budget'], el: cardsBox, async re
   cardsBox.classList.toggle('kv-two', reply.cards.length === 2);
   if (!reply.cards.some(c => c.role === shownCard)) shownCard = 'a';
   put(cardsBox, cardChips(reply.cards), reply.cards.map(one =>
-    card(one, one.role === 'full' ? reply.tokens : null, reply.stops)));
+    one.role === 'full' ? card(one, reply.tokens?.map((token, i) => [token, false, i]), reply.stops)
+      : card(one, one.pieces))));
   if (!stripBox.hidden) showStrip(strip.role);
 }});
 
