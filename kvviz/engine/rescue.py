@@ -73,7 +73,7 @@ def find(ground: Ground, found: Causes, pieces: Sequence[Passage], most: int) ->
             return
         if rounds.result:
             necessary = is_minimal(search, search.best)
-        else:
+        elif len(search.best) <= LISTED:
             found.notes.append(f"The search for the rescue ended at its limit of {most:,} trials.")
         if len(search.best) > FEW:
             found.notes.append(spread_sentence(found, len(search.best), _together(ground, search, pieces)))
@@ -136,6 +136,8 @@ def _search(
         search.most = min(most, search.asked + int(ROUTE * most))
         ended = (yield from smallest(search, entries, [first, second, by_both])) or ended
     search.most = most
+    if len(search.best) > LISTED:
+        return False  # thinning so many would take all trials and leave too many to look at
     try:
         best = order[np.isin(order, search.best)][::-1]  # the least attended is thinned first
         thinned = joined((yield from search.pruned(singles(best))))

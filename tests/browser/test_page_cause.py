@@ -23,7 +23,7 @@ def test_causes_fork_and_attention_are_shown_without_a_model(visit):
     page.wait_for_selector("#kv-cause-map .kv-plot-box[data-drawn]")
     page.locator("#kv-way-taken_out").check()
     expect(page.locator("#kv-cause-heads h3")).to_contain_text("taken out of the whole cache")
-    page.locator("#kv-sheet-cause .kv-edits .kv-word").first.click()
+    page.locator("#kv-sheet-cause .kv-strongest .kv-word").first.click()
     selected = json.loads(page.locator("#kv-app").get_attribute("data-sel"))
     assert selected["layer"] is not None and selected["head"] is not None
     page.locator("#kv-colour-by").select_option("effect")

@@ -39,9 +39,9 @@ found.map(hit => h('i', {class: hit ? 'kv-dot kv-hit' : 'kv-dot'}))));
 function topWords(reply) {
   const way = reply.tops[LOOK.direction];
   const one = t => h('li', {}, h('button', {class: 'kv-word', dir: 'auto', onclick: () => choose(t.tok
-    ? {tok: t.tok} : {layer: t.layer, head: t.head}, 'cause')}, t.name), `: ${t.words}`);
+    ? {tok: t.tok} : {layer: t.layer, head: t.head}, 'cause')}, t.name), h('span', {}, t.words));
   const list = (title, rows) => rows.length
-    ? h('div', {}, h('h4', {}, title), h('ol', {class: 'kv-edits'}, rows.map(one))) : null;
+    ? h('div', {}, h('h4', {}, title), h('ol', {class: 'kv-strongest'}, rows.map(one))) : null;
   put(tops, h('div', {class: 'kv-split'}, list('Strongest heads', way.head),
     list('Strongest passages', way.passage)), h('p', {}, reply.add_up));
 }
@@ -102,7 +102,8 @@ export function buildCause() {
       h('p', {class: 'kv-guide'}, `${reply.name}: ${reply.cost}.`), reply.stopped ? finder(reply) : null);
     put(rescueBox, reply.details.map(words => h('p', {}, words)), reply.controls.map(dots),
       h('p', {class: 'kv-guide'}, '● returns the answer ○ does not'));
-    put(wouldBox, h('p', {}, reply.would_words));
+    put(wouldBox, h('p', {}, reply.would_words),
+      reply.would_notes.map(note => h('p', {class: 'kv-guide'}, note)));
     topWords(reply);
   }});
   const panel = (id, title, height, reads, more) => new Panel({id: `cause-${id}`, title, tab, height, reads,
