@@ -16,7 +16,7 @@ def test_marks_by_hand_are_followed_and_linked(visit):
     expect(page.locator("#kv-marks")).to_contain_text("M2")
     span = selection(page)["tok"]
     assert selection(page)["marks"] == [span]
-    expect(page).to_have_url(re.compile(rf"m={span[0]}-{span[1]}(&|$)"))  # the browser tells it a little later
+    expect(page).to_have_url(re.compile(rf"m={span[0]}-{span[1]}(&|$)"))
     page.locator("#kv-clear").click()
     expect(page.locator("#kv-marks")).not_to_contain_text("M2")
     again = visit(f"?m={span[0]}-{span[1]}")
