@@ -1,8 +1,8 @@
 """The smallest rescue: the fewest entries found that, put back into what a method kept, return the answer.
 
 First the lost entries in the order of the answer's own attention: how many of the leading ones do. Then by
-passage and by head, each within a share of the trials, so that a text whose parts all matter a little does not
-use them up. At last the smallest set of all these is thinned until none of its entries can be spared.
+passage and by head, each within a share of the trials, so that a text whose parts all matter a little does
+not use them up. At last the smallest set of all these is thinned until none of its entries can be spared.
 """
 
 from __future__ import annotations

@@ -93,7 +93,8 @@ def spread_sentence(found: Causes, entries: int, together: float) -> str:
     return, nats."""
     said = f"No small set was found: {text.count(entries)} entries return the answer. "
     if found.gap < NEAR_TIE:
-        said += f"The gap is only {text.nats(found.gap)}: at such a near tie many sets of entries turn the answer."
+        gap = text.nats(found.gap)
+        said += f"The gap is only {gap}: at such a near tie many sets of entries turn the answer."
     else:
         said += (
             f"The loss is spread over the text: the {PASSAGES_TOGETHER} strongest passages put back together "
