@@ -128,6 +128,7 @@ def _search(
     try:
         if not search.ask([entries])[0]:
             return True
+        yield
         search.shortest(order)
         yield
     except OutOfTrials:

@@ -128,3 +128,10 @@ def test_joined_is_sorted_and_free_of_doubles():
     assert joined([np.array([4, 2]), np.array([2, 9])]).tolist() == [2, 4, 9]
     assert joined([]).tolist() == []
     assert [s.tolist() for s in singles(np.array([3, 5]))] == [[3], [5]]
+
+
+def test_many_parts_whose_gains_are_known_are_ordered_by_them():
+    parts = pairs(np.arange(400))
+    known = {part.tobytes(): float(part[0] == 200) for part in parts}
+    search = Search(lambda sets: [True] * len(sets), pytest.fail, hint=pytest.fail, gained=known)
+    assert search.ranked(parts)[0].tolist() == [200, 201] and search.asked == 0

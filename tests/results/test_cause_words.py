@@ -110,3 +110,18 @@ def test_how_long_a_search_takes_is_told_from_how_long_reading_took():
     assert causes_seconds(c, 264) > causes_seconds(c, 132)
     del c.seconds["prefill"]
     assert causes_seconds(c, 132) is None
+
+
+@pytest.mark.parametrize(
+    "gap, said",
+    [
+        (6.47, "the 20 strongest passages put back together return 1.3 nats of 6.5 nats."),
+        (0.15, "The gap is only 0.15 nats: at such a near tie many sets of entries turn the answer."),
+    ],
+)
+def test_why_no_small_rescue_was_found_is_said(c, gap, said):
+    found = dataclasses.replace(c.causes["snapkv@0.1"], gap=gap, expected_gap=None)
+    words = cause_words.spread_sentence(found, 33792, 1.3)
+    assert said in words and "33,792 entries" in words and "All 4 tokens of the answer" in words
+    found.expected_gap = 1.0
+    assert "tokens of the answer" not in cause_words.spread_sentence(found, 33792, 1.3)
