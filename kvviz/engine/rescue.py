@@ -137,6 +137,7 @@ def _search(
         search.most = min(most, search.asked + int(ROUTE * most))
         ended = (yield from smallest(search, entries, [first, second, by_both])) or ended
     search.most = most
+    assert search.best is not None  # all of them work
     if len(search.best) > LISTED:
         return False  # thinning so many would take all trials and leave too many to look at
     try:
