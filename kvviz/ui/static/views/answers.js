@@ -70,7 +70,7 @@ addView({id: 'cards', reads: ['run', 'a', 'b', 'budget'], el: cardsBox, async re
   if (!reply.cards.some(c => c.role === shownCard)) shownCard = 'a';
   put(cardsBox, cardChips(reply.cards), reply.cards.map(one =>
     one.role === 'full' ? card(one, reply.tokens?.map((token, i) => [token, false, i]), reply.stops)
-      : card(one, one.pieces))));
+      : card(one, one.pieces)));
   if (!stripBox.hidden) showStrip(strip.role);
 }});
 
