@@ -74,6 +74,7 @@ function fill() {
     return h('i', {style: `left:${at}%`, class: `kv-tick${decoded ? ' kv-decoded' : ''}${side}`},
       named ? h('b', {}, fmt.budget(share)) : null);
   }));
+  fillGrains();
   sync();
 }
 
