@@ -29,9 +29,11 @@ def causal_attention(query, keys, values, layer, offset: int, by_rows: bool = Fa
         return _sdpa(query, keys, values, layer, None)
     if not sliding and has_parts(query):
         # What all rows see and what the later ones see, without a mask: a quarter faster than with one.
-        seen = fused_part(query, keys[:, :offset], values[:, :offset], layer, False)
-        own = fused_part(query, keys[:, offset:], values[:, offset:], layer, True)
-        return merge_attention([seen, own])[0].to(query.dtype)
+        seen, seen_lse = fused_part(query, keys[:, :offset], values[:, :offset], layer, False)
+        own, own_lse = fused_part(query, keys[:, offset:], values[:, offset:], layer, True)
+        lse = torch.logaddexp(seen_lse, own_lse)  # both see something, so that they merge in place
+        seen.mul_((seen_lse - lse).exp_()[..., None])
+        return seen.addcmul_(own, (own_lse - lse).exp_()[..., None]).to(query.dtype)
     out = torch.empty_like(query)
     for begin in range(0, t, _ROWS):  # by blocks of queries, so that few hidden keys are worked on
         end = min(t, begin + _ROWS)
@@ -53,6 +55,11 @@ def visible(start: int, end: int, first: int, last: int, window: int | None, dev
 
 
 def _sdpa(query, keys, values, layer, mask) -> torch.Tensor:
+    if query.device.type == "cpu":
+        grouped, keys, values = _grouped(query, keys, values)
+        return F.scaled_dot_product_attention(
+            grouped, keys, values, attn_mask=mask, is_causal=mask is None, scale=layer.scaling
+        ).flatten(0, 1)
     return F.scaled_dot_product_attention(
         query[None],
         keys[None],
@@ -62,6 +69,13 @@ def _sdpa(query, keys, values, layer, mask) -> torch.Tensor:
         scale=layer.scaling,
         enable_gqa=True,
     )[0]
+
+
+def _grouped(query, keys, values):
+    """A batch of the KV heads, [Hkv, g, T, d] and twice [Hkv, g, m, d]: views, no head is copied."""
+    group = len(query) // len(keys)
+    wide = (x[:, None].expand(-1, group, -1, -1) for x in (keys, values))
+    return query.unflatten(0, (-1, group)), *wide
 
 
 def has_parts(query: torch.Tensor) -> bool:
@@ -74,10 +88,9 @@ def fused_part(query, keys, values, layer, causal: bool) -> tuple[torch.Tensor, 
 
     query [Hq, T, d]; keys, values [Hkv, m, d], of which all are seen, or, causal, the first r + 1 by row r.
     """
-    group = len(query) // len(keys)
-    keys, values = (x.repeat_interleave(group, 0)[None] for x in (keys, values))
-    out, lse = _flash(query[None], keys, values, is_causal=causal, scale=layer.scaling)
-    return out[0].float(), lse[0]
+    grouped, keys, values = _grouped(query, keys, values)
+    out, lse = _flash(grouped, keys, values, is_causal=causal, scale=layer.scaling)
+    return out.flatten(0, 1).float(), lse.flatten(0, 1)
 
 
 def _find_flash():
