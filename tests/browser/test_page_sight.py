@@ -117,3 +117,15 @@ def test_passages_stand_below_each_other_on_a_phone(visit_fresh):
     table = page.locator(".kv-held")
     expect(table.locator("td").nth(1)).to_have_attribute("data-label", "heads of A SnapKV")
     assert table.evaluate("node => node.scrollWidth <= node.parentElement.clientWidth")
+
+
+def test_a_run_by_keyboard_keeps_its_focus(visit_fresh):
+    page = visit_fresh()
+    fill_form(page, document="My own words.", question="What?")
+    page.locator("#kv-run-button").focus()
+    page.keyboard.press("Enter")
+    expect(page.locator("#kv-stop-button")).to_be_focused()
+    expect(page.locator("#kv-source")).to_contain_text("Your run")
+    expect(page.locator("#kv-finding")).to_be_focused()
+    other = visit_fresh(page.evaluate("location.search"))  # whoever has its link is told what it is
+    expect(other.locator("#kv-source")).to_contain_text("Shared run")

@@ -40,7 +40,7 @@ function copyButton() {
   return copy;
 }
 
-const ORIGINS = {stored: 'Stored example', own: 'Your run', file: 'Opened file'};
+const ORIGINS = {stored: 'Stored example', own: 'Your run', file: 'Opened file', shared: 'Shared run'};
 function showSource() {
   const m = S.meta;
   remember(m);

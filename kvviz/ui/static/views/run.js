@@ -67,9 +67,12 @@ export async function startRun(fields, asked = null) {
 }
 
 function busy(on) {
+  const [from, to] = on ? [runButton, stopButton] : [stopButton, runButton];
+  const held = document.activeElement === from;  // a button that is no longer there gives its focus on
   running = on;
-  runButton.disabled = on;
-  stopButton.disabled = !on;
+  to.disabled = false;
+  if (held) to.focus({preventScroll: true});
+  from.disabled = true;
   page.app.classList.toggle('kv-previous', on && job !== null);
   page.app.classList.toggle('kv-running', on && job === null);
 }
@@ -121,7 +124,9 @@ function showStatus(s) {
   openRun(s.run, sel, stay ? S.tab : 'kept').then(() => {
     if (asked) asked.ended(s.run);
     else if (!stay) put(line, '');
-    if (s.state === 'done' && !stay && !asked) reveal(findingBox);
+    if (s.state !== 'done' || stay || asked) return;
+    reveal(findingBox);
+    if (document.activeElement === runButton) findingBox.focus({preventScroll: true});
   });
 }
 
