@@ -141,13 +141,17 @@ def check_new(c: Comparison, mix: Mix, budget: float | int | str) -> None:
 
 # -- as a method file ---------------------------------------------------------------------------------
 
-_CALLS = {
-    "attention": 'pool(attention(layer, options["window"])[:, : layer.context], options)',
-    "value": "value_size(layer)[:, : layer.context]",
-    "key": "key_norm(layer)[:, : layer.context]",
-    "recency": "recency(layer)[: layer.context]",
+_CALLS = {  # of the first c visible rows
+    "attention": "pool(seen, options)",
+    "value": "value_size(layer)[:, :c]",
+    "key": "key_norm(layer)[:, :c]",
+    "recency": "recency(layer)[:c]",
 }
 _IMPORTS = {"attention": "attention", "value": "value_size", "key": "key_norm", "recency": "recency"}
+
+
+def _short(power: float) -> str:
+    return repr(power).removesuffix(".0")
 
 
 def method_file(mix: Mix, id: str = "my_mix", label: str = "My mix") -> str:
@@ -167,8 +171,10 @@ def method_file(mix: Mix, id: str = "my_mix", label: str = "My mix") -> str:
         "",
         "",
         "def score(layer, options):",
-        "    mixed = torch.ones(layer.n_kv_heads, layer.context, dtype=torch.float64)",
-        *(f"    mixed = mixed * {_CALLS[name]} ** {power!r}" for name, power in mix.powers.items()),
+        "    c = layer.context",
+        *(['    seen = attention(layer, options["window"])[:, :c]'] if pools else []),
+        "    mixed = torch.ones(layer.n_kv_heads, c, dtype=torch.float64)",
+        *(f"    mixed = mixed * {_CALLS[name]} ** {_short(power)}" for name, power in mix.powers.items()),
         "    return Scores(mixed.float())",
         "",
         "",

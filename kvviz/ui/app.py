@@ -28,6 +28,7 @@ from kvviz.ui.export_views import Exports
 from kvviz.ui.form import form
 from kvviz.ui.grid_desk import GridDesk
 from kvviz.ui.guard import LOCAL, Guard, Packed
+from kvviz.ui.mix_desk import MixDesk
 from kvviz.ui.replies import first_replies
 from kvviz.ui.runs import RunStore
 from kvviz.ui.sweeps import listed
@@ -50,7 +51,7 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
     exports = Exports()
     gr.set_static_paths([str(exports.folder)])
     desk = Desk(engine, store, limits)
-    causes, talk, evidence = CauseDesk(desk), TalkDesk(desk), Evidence(store)
+    causes, talk, mixes, evidence = CauseDesk(desk), TalkDesk(desk), MixDesk(desk), Evidence(store)
     grids = GridDesk(desk, evidence.sweeps)
 
     def ask(body: dict, request: gr.Request) -> dict:
@@ -81,7 +82,7 @@ def build_app(engine: Any = None, store: RunStore | None = None) -> gr.Blocks:
         for event, handler in (("run_form", desk.run), ("decode_more", desk.decode_more),
                                ("try_again", desk.try_again), ("open_saved", desk.open_saved),
                                ("find_cause", causes.find), ("branch", causes.branch),
-                               ("ask_more", talk.ask)):
+                               ("ask_more", talk.ask), ("decode_mix", mixes.decode)):
             asked = getattr(page, event)(handler, None, [bus], trigger_mode="once", **VIEW)
             asked.failure(desk.broken, None, [bus], **VIEW)
         grid = page.run_grid(grids.fill, None, [bus], trigger_mode="once", **VIEW)

@@ -26,7 +26,7 @@ ROUTE = "kvviz-page"
 FIRST = f"{ROUTE}/first-run.json"
 # What the page's modules may trigger: Gradio knows an event by its name in the component's script.
 EVENTS = ("run_form", "run_grid", "open_saved", "decode_more", "try_again", "find_cause", "branch",
-          "ask_more", "calibrate", "stop_calibration", "stop_run", "stop_grid")
+          "ask_more", "decode_mix", "calibrate", "stop_calibration", "stop_run", "stop_grid")
 FOREVER = {"Cache-Control": "public, max-age=31536000, immutable"}
 WHOLE_ONLY = "scattergl"  # the one kind of trace that a figure of ours has and the small plotly.js lacks
 

@@ -127,6 +127,18 @@ def _ask(
     yield from _kept(events, traces)
 
 
+@on_gpu(_more_seconds)
+def _mix(
+    key: Key, cancel: Any, traces: Traces | None, comparison: Any, mix: Any, budget: Any
+) -> Iterator[Any]:
+    from kvviz.engine.mix import try_mix_stream
+
+    model = model_of(key)
+    prompt = _same(model, comparison)
+    held = traces.find(model, prompt) if traces is not None else None
+    yield from _kept(try_mix_stream(model, comparison, mix, budget, scored=held, cancel=cancel), traces)
+
+
 def _cell_seconds(key: Key, item: Any, study: Any, *rest: Any) -> int:
     """The same for one text of a grid."""
     from kvviz.engine.trace import needs_of
@@ -210,6 +222,11 @@ class PageEngine(Protocol):
         cancel: threading.Event, progress: Progress,
     ) -> Iterator[Any]: ...  # fmt: skip
 
+    def mix(
+        self, ask: Request, comparison: Comparison, mix: Any, budget: float | int,
+        cancel: threading.Event, progress: Progress,
+    ) -> Iterator[Any]: ...  # fmt: skip
+
     def grid(self, grid: Any, cancel: threading.Event, progress: Progress) -> Iterator[Any]: ...
 
 
@@ -288,6 +305,14 @@ class Engine:
         """A further question to every cache of a run; the last event carries the run with its turn."""
         key = self._loaded(ask, cancel, progress)
         yield from _ask(key, cancel, self.traces, comparison, question, expected, fresh)
+
+    def mix(
+        self, ask: Request, comparison: Comparison, mix: Any, budget: float | int,
+        cancel: threading.Event, progress: Progress,
+    ) -> Iterator[Any]:  # fmt: skip
+        """Decode what a mix of the run's stored numbers keeps; the last event carries its answer alone."""
+        key = self._loaded(ask, cancel, progress)
+        yield from _mix(key, cancel, self.traces, comparison, mix, budget)
 
     def grid(self, grid: Any, cancel: threading.Event, progress: Progress) -> Iterator[Any]:
         """Read the texts of a `kvviz.ui.grids.Grid` one by one: the first event carries all of them as plain

@@ -44,7 +44,15 @@ def view(name: str) -> Callable[[View], View]:
 
 def register() -> None:
     """Bring in the modules whose functions are views."""
-    from kvviz.ui import beside_views, cause_views, figure_views, form, story_views, talk_views  # noqa: F401
+    from kvviz.ui import (  # noqa: F401
+        beside_views,
+        cause_views,
+        figure_views,
+        form,
+        mix_views,
+        story_views,
+        talk_views,
+    )
 
 
 def answer(store: RunStore, exports: Exports, body: Any, visitor: str = "") -> dict[str, Any]:

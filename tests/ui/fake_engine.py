@@ -10,6 +10,7 @@ from synthetic import LABELS, synthetic_comparison, with_findings, with_turn
 from kvviz.errors import Cancelled, InputError
 from kvviz.methods import ArtefactSpec, get_method
 from kvviz.results.kept import KeptSet
+from kvviz.results.points import Point
 from kvviz.types import Event
 
 
@@ -53,6 +54,24 @@ class FakeEngine:
             tried.append(dataclasses.replace(variant, method=f"x+{name}", selection=selection, text=text))
         result = dataclasses.replace(comparison, variants=tried)
         yield Event("done", "Done", 1, 1, 0.0, result=result)
+
+    def mix(self, ask, comparison, mix, budget, cancel, progress):
+        from kvviz.engine.mix import mixed
+        from kvviz.results.mix import label_of, name_in
+
+        name = name_in(comparison, mix)
+        for step in range(self.steps):
+            time.sleep(self.pause)
+            yield Event("decode", f"Step {step}", step, self.steps)
+        kept = Point.pack(mixed(comparison, mix, budget))
+        like = comparison.variants[0]
+        said = dataclasses.replace(
+            like, method=name, label=label_of(name), budget=budget, options=kept.options, selection=kept,
+            text="cancelled" if cancel.is_set() else "It is 58213.",
+            finished="cancelled" if cancel.is_set() else like.finished,
+        )  # fmt: skip
+        result = dataclasses.replace(comparison, variants=[said])
+        yield Event("done", "Stopped." if cancel.is_set() else "Done", 1, 1, 0.0, result=result)
 
     def find_cause(self, ask, comparison, variant, cancel, progress):
         found = with_findings(comparison, variant.method, variant.budget).causes[variant.key]

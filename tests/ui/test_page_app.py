@@ -58,7 +58,7 @@ def test_whatever_starts_work_says_so_when_it_broke(built):
     told = json.loads(desk.broken())
     assert told["state"] == "failed" and told["message"].startswith("This was not started: a field holds")
     handlers = {fn.name: number for number, fn in page.fns.items() if fn.name != "broken"}
-    started = {"run", "decode_more", "try_again", "open_saved", "find", "branch", "ask", "fill"}
+    started = {"run", "decode_more", "try_again", "open_saved", "find", "branch", "ask", "fill", "decode"}
     broken = [fn for fn in page.fns.values() if fn.name == "broken" and fn.trigger_only_on_failure]
     assert started <= set(handlers)
     assert {fn.trigger_after for fn in broken} == {handlers[name] for name in started}

@@ -22,7 +22,7 @@ def _ask(store, tmp_path, view, sel=None, **args):
 
 
 HAND_MADE = ["meta", "text", "finding", "cards", "all_answers", "document", "why_card", "story"]
-HAND_MADE += ["form", "cause", "fork", "looked", "passages", "turns"]
+HAND_MADE += ["form", "cause", "fork", "looked", "passages", "turns", "mixes"]
 ALL = [*HAND_MADE, *(row.id for row in FIGURES if row.id != "steps")]
 
 
@@ -95,7 +95,7 @@ def test_nonsense_is_refused(store, tmp_path, body):
 
 
 def test_every_view_is_covered():
-    assert set(VIEWS) - set(ALL) == {"steps", "beside"}  # beside: test_page_beside
+    assert set(VIEWS) - set(ALL) == {"steps", "beside", "mix"}  # of these: test_page_beside, test_page_mix
 
 
 def test_a_run_without_eviction_while_writing_says_so(store, tmp_path):

@@ -19,6 +19,7 @@ import './views/finding.js';
 import {mountHead} from './views/head.js';
 import {buildKept} from './views/kept.js';
 import {buildForm} from './views/form.js';
+import {buildMix} from './views/mix.js';
 import {emptyPage, openRun} from './views/opening.js';
 import {liveBox} from './views/run.js';
 import {buildSteps} from './views/steps.js';
@@ -37,6 +38,7 @@ export function start({element, props, server, trigger, plotly, first, offline =
   const {views, under} = buildTabs([['kept', 'Kept', ...buildKept()], ['why', 'Why', ...buildWhy()],
     ['cause', 'Cause', buildCause()],
     ['effect', 'Effect', ...buildEffect()], ['sweep', 'Sweep', buildSweep()], ['try', 'Try it', buildTry()],
+    ['mix', 'Mix', buildMix()],
     ['steps', 'Steps', buildSteps()],
     ['beside', 'Two runs', ...buildBeside()]]);
   put(page.app, banner, offline ? null : buildForm(), buildTour(), statusLine, liveBox, findingBox,

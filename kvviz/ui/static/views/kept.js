@@ -78,8 +78,8 @@ function tokenRect(rows, row) {
   return [{x0, x1, y0: row === null ? -0.5 : row - 0.5, y1: row === null ? rows - 0.5 : row + 0.5}];
 }
 
-function layerMap(id, title, view, extra, more = {}) {
-  const panel = tokenMap({id, title, view, height: 400,
+export function layerMap(id, title, view, extra, more = {}) {
+  const panel = tokenMap({id, title, view, height: 400, tab: more.tab || 'kept',
     reads: ['run', 'budget', 'range', 'grain', ...(more.reads || ['a'])],
     needsB: more.needsB, after: more.after,
     onHover: p => cellWords(p, panel, 'layer'),

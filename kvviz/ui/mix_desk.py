@@ -1,0 +1,45 @@
+"""The handler of "Mix": decode what a mix of stored numbers keeps, as one more method of the run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import gradio as gr
+
+from kvviz.errors import KvvizError
+from kvviz.results.comparison import Comparison
+from kvviz.results.mix import Mix, check_new, with_mix
+from kvviz.ui import worker
+from kvviz.ui.desk import Desk, failed, told
+from kvviz.ui.runs import Run
+from kvviz.ui.visitors import visitor
+
+
+class MixDesk:
+    """Beside the desk: the same line, the same runs."""
+
+    def __init__(self, desk: Desk):
+        self.desk = desk
+
+    def decode(self, event: gr.EventData, request: gr.Request) -> Iterator[str]:
+        """Decode at the chosen budget; yields statuses, the last one names the run with the answer in it."""
+        try:
+            data, run, ask, chosen = self.desk.pointed_at(event)
+            mix = Mix.of(data.get("mix"))
+            check_new(run.comparison, mix, chosen.budget)
+        except KvvizError as error:
+            yield failed(error)
+            return
+
+        def work(cancel: threading.Event, progress: worker.Progress) -> Iterator[Any]:
+            return self.desk.engine.mix(ask, run.comparison, mix, chosen.budget, cancel, progress)
+
+        def keep(found: Comparison) -> Run:
+            return self.desk.store.extend(run, with_mix(run.comparison, mix, found), visitor(request))
+
+        for status in self.desk.statuses(request, work):
+            if status["state"] == "stopped":
+                status = {"state": "stopped", "message": "Stopped. This mix was not decoded."}
+            yield told(**self.desk.with_run(status, keep), experiment=True)
