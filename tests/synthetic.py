@@ -103,6 +103,7 @@ def synthetic_comparison(
     attention = rng.gamma(0.2, 1e-3, (L, Hkv, n)).astype(np.float32)
     attention[:, :, 10:20] = 0
     effect = (attention * rng.lognormal(0, 1, attention.shape)).astype(np.float32)
+    sizes = np.random.default_rng(seed).gamma(4, 1, (2, *attention.shape)).astype(np.float32)
     scored = {m: s.copy() for m, s in scores.items()}
     for method, s in scored.items():
         s[:, :, n - WINDOW :] = np.nan
@@ -119,7 +120,7 @@ def synthetic_comparison(
         expected=expected,
         at_stops=stop_points,
         scores=scored,
-        lenses={"attention": attention, "effect": effect, "value_size": 1 + effect, "key_norm": 2 - effect},
+        lenses={"attention": attention, "effect": effect, "value_size": sizes[0], "key_norm": sizes[1]},
         seconds={"prefill": 0.8},
     )
 
