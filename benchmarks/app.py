@@ -75,6 +75,8 @@ def main(out: str | None = None, repeats: int = 5) -> dict[str, Any]:
     """Measure every control at both lengths, print the table, write it to `out` as JSON."""
     first = visit.visits(repeats)
     print(visit.shown(first))
+    tabs = visit.cause_tabs(repeats)
+    print(visit.tabs_shown(tabs))
     report = {name: _at(n, repeats) for name, n in SIZES.items()}
     report["evidence"] = _evidence(repeats)
     for name, rows in report.items():
@@ -85,7 +87,7 @@ def main(out: str | None = None, repeats: int = 5) -> dict[str, Any]:
             print(f"{row['control']:22} {row['median_s']:9.3f} {row['worst_s']:9.3f} "
                   f"{row['largest_bytes'] / 1e6:17.3f}  {row['slowest']}")  # fmt: skip
     if out:
-        Path(out).write_text(json.dumps({**report, "first_visit": first}, indent=2))
+        Path(out).write_text(json.dumps({**report, "first_visit": first, "cause_tab": tabs}, indent=2))
     return report
 
 

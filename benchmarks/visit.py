@@ -1,9 +1,11 @@
-"""How long a first visitor waits for the first map: part of `python -m kvviz bench app`.
+"""What a visitor waits for in Chromium: the first map of a visit, and the tab Cause of each stored run. Part
+of `python -m kvviz bench app`.
 
 Chromium with an empty cache opens the page of a server in a process of its own, on this machine: no network
 is in these times. `cells` is when the cells of the map are painted, `figure` when plotly.js has drawn it with
 its axes. A page of Gradio's with one empty block of HTML tells how much of that is Gradio's own: nothing on a
-page of ours can come earlier.
+page of ours can come earlier. Of the tab Cause, `words` is when its first sentence stands after the click,
+`figures` when the last of the figures in sight is drawn.
 """
 
 from __future__ import annotations
@@ -19,7 +21,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from kvviz.ui.runs import STORED
+
 LIMIT_S = 1.5  # until the cells of the first map are there
+TAB_LIMIT_S = 0.5  # until the figures in sight of a stored run's tab are drawn
+WIDTHS = {1440: 900, 390: 844}
+FLAGS = ["--no-sandbox", "--disable-gpu"]
 MARKS = """
 new MutationObserver(() => {
   const seen = window.seen ??= {}, note = name => { seen[name] ??= performance.now() / 1000; };
@@ -30,6 +37,22 @@ new MutationObserver(() => {
   if (document.querySelector('[data-drawn]')) note('figure');
 }).observe(document, {subtree: true, childList: true, attributes: true, attributeFilter: ['data-drawn']});
 """
+OPEN_CAUSE = """() => new Promise(done => {
+  const tab = document.querySelector('#kv-tab-cause'), began = performance.now(), seen = new Set();
+  let words = 0, figures = 0;
+  tab.click();
+  const look = () => {
+    const now = performance.now() - began;
+    words ||= document.querySelector('#kv-cause-words')?.textContent ? now : 0;
+    for (const box of document.querySelectorAll('#kv-sheet-cause .kv-plot-box[data-drawn]')) {
+      const {top, bottom} = box.getBoundingClientRect();
+      if (!seen.has(box) && top < innerHeight && bottom > 0) figures = now;
+      seen.add(box);
+    }
+    if (now > 3000) done({words: words / 1000, figures: figures / 1000}); else setTimeout(look, 5);
+  };
+  look();
+})"""
 KVVIZ = "from kvviz.ui import app; app.launch(port={port})"
 BARE = """
 import os
@@ -46,17 +69,13 @@ def visits(times: int) -> dict[str, Any] | str:
 
     warm  the server has been visited before; cold: it has just been started, and this is its first visit.
     """
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    try:
-        from playwright import sync_api as sync
-    except ImportError:
-        chromium = None
-    if chromium is None:
+    if (found := _playwright()) is None:
         return "First visit: not measured, because there is no Chromium with playwright here."
+    sync, chromium = found
     with sync.sync_playwright() as p:
 
         def visit(url: str) -> dict[str, float]:
-            browser = p.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+            browser = p.chromium.launch(executable_path=chromium, args=FLAGS)
             page = browser.new_page(viewport={"width": 1440, "height": 900})
             page.add_init_script(MARKS)
             page.goto(url, wait_until="commit")
@@ -72,6 +91,40 @@ def visits(times: int) -> dict[str, Any] | str:
                 report[name] = _medians([visit(url) for _ in range(times)])
         report["cold"] = _medians([_first(visit) for _ in range(times)])
     return report
+
+
+def cause_tabs(times: int) -> dict[str, dict[str, float]]:
+    """{run at a width: {"words", "figures": median s after the click on the tab}}; empty without Chromium."""
+    if (found := _playwright()) is None:
+        return {}
+    sync, chromium = found
+    report = {}
+    with sync.sync_playwright() as p, _server(KVVIZ) as url:
+        browser = p.chromium.launch(executable_path=chromium, args=FLAGS)
+        for run in sorted(path.stem for path in STORED.glob("*.zip")):
+            for width, height in WIDTHS.items():
+                seen = []
+                for _ in range(times):
+                    page = browser.new_page(viewport={"width": width, "height": height})
+                    page.goto(f"{url}?r=stored-{run}&v=kept")
+                    page.wait_for_selector("#kv-sheet-kept [data-drawn]", state="attached", timeout=60_000)
+                    page.wait_for_timeout(1500)  # the visitor reads: what the page still loads is loaded
+                    page.evaluate("document.querySelector('#kv-tab-cause').scrollIntoView()")
+                    seen.append(page.evaluate(OPEN_CAUSE))
+                    page.close()
+                report[f"{run}, {width} px"] = _medians(seen)
+        browser.close()
+    return report
+
+
+def _playwright() -> tuple[Any, str] | None:
+    """playwright and the place of a Chromium."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    try:
+        from playwright import sync_api as sync
+    except ImportError:
+        return None
+    return (sync, chromium) if chromium else None
 
 
 def _first(visit: Any) -> dict[str, float]:
@@ -118,4 +171,14 @@ def shown(report: dict[str, Any] | str) -> str:
         row = report[name]
         cells = f"{row['cells']:9.2f}" if "cells" in row else " " * 9
         lines.append(f"{words:34} {cells} {row['figure']:9.2f}")
+    return "\n".join(lines)
+
+
+def tabs_shown(report: dict[str, dict[str, float]]) -> str:
+    """The measurement of `cause_tabs` as lines."""
+    if not report:
+        return "Tab Cause in a browser: not measured, because there is no Chromium with playwright here."
+    lines = [f"\nopening the tab Cause of a stored run (limit {TAB_LIMIT_S} s)",
+             f"{'':44} {'words s':>9} {'figures s':>9}"]  # fmt: skip
+    lines += [f"{run:44} {row['words']:9.2f} {row['figures']:9.2f}" for run, row in report.items()]
     return "\n".join(lines)
