@@ -74,7 +74,7 @@ def test_a_stored_run_is_exported_as_a_page(installed, tmp_path):
     stored = sorted((installed / "kvviz" / "assets" / "runs").glob("*.zip"))[0]
     run(installed, tmp_path, "-m", "kvviz", "export", str(stored), "--html", "page.html")
     page = (tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "kvviz/views/kept.js" in page and "58213" in page
+    assert "savedServer(" in page and "58213" in page
 
 
 def test_benchmarks_ask_for_a_checkout(installed, tmp_path):

@@ -32,13 +32,13 @@ def test_an_example_runs_through_to_answers_and_plots(visit_fresh, serve, monkey
                 page.wait_for_selector(f"#{panel} .kv-plot-box[data-drawn]", state="attached")
             page.locator("#kv-tab-why").click()
             page.wait_for_selector("#kv-why .kv-plot-box[data-drawn]", state="attached")
-            finds_stops_and_branches(page)
+            finds_and_stops(page)
         finally:
             close()
 
 
-def finds_stops_and_branches(page):
-    """What was put back until the stop stays; another token at the fork is gone on from."""
+def finds_and_stops(page):
+    """What was put back until the stop stays."""
     page.locator("#kv-tab-cause").click()
     job = page.locator("#kv-sheet-cause .kv-job")
     page.locator("#kv-find-cause").click()
@@ -47,7 +47,3 @@ def finds_stops_and_branches(page):
     expect(job).to_contain_text("Stopped. What was found until then is shown.", timeout=120_000)
     expect(page.locator("#kv-find-cause")).to_have_text("Go on")
     expect(page.locator("#kv-cause-words")).to_contain_text("less likely: so much could come back")
-    page.locator("#kv-fork-button").click()
-    page.locator(".kv-fork-column").nth(1).locator(".kv-fork-row").nth(1).click()
-    page.locator("#kv-branch").click()
-    expect(page.locator("#kv-fork .kv-edits")).to_contain_text("made to say", timeout=120_000)

@@ -60,12 +60,12 @@ def test_bad_input_is_one_sentence(document, capsys, arguments, sentence):
 def test_searches_take_no_more_trials_than_they_are_given(document, tmp_path, capsys):
     out = tmp_path / "causes.json"
     given = ["--document", str(document), "--question", "What is the code?", "--method", "streaming_llm",
-             "--budget", "2%", "--by", "layer", "--rescue", "--rescue-trials", "9", "--would-do",
+             "--budget", "2%", "--by", "layer", "--rescue", "--rescue-trials", "1", "--would-do",
              "--would-do-trials", "7", "--max-new-tokens", "2", "--json", str(out), "--quiet"]  # fmt: skip
     assert cli.main(["causes", *given]) == 0
     found = json.loads(out.read_text())
     assert found["would_do"]["trials"] <= found["would_do"]["most"] == 7
-    assert any("limit of 9 trials" in note for note in found["notes"])
+    assert any("limit of 1 trials" in note for note in found["notes"])
 
 
 def test_ablate_reads_no_more_than_this_installation_allows(document, monkeypatch, capsys):

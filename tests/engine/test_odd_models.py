@@ -2,6 +2,7 @@
 scaled angles, ties, options at their ends. What they owe to people: docs/CASES.md."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -159,7 +160,7 @@ def test_an_answer_that_ends_at_once_is_said_and_divides_by_nothing(tiny_llama):
     assert result.full.finished == "stop token" and result.full.token_ids == [first]
     assert judge(result.full, "58213") == "wrong"
     assert all(np.isfinite(value) for value in result.seconds.values())
-    assert "nan" not in result.to_json().lower().replace("finance", "")
+    json.loads(result.to_json(), parse_constant=lambda name: pytest.fail(f"{name} in the file"))
 
 
 def test_a_half_precision_run_is_drawn_and_exported(tiny_llama):

@@ -16,7 +16,7 @@ from kvviz.methods import METHODS, Method, get_method, methods_table, parse_meth
 from kvviz.options import NUMBER, WHOLE
 
 FOLDER = Path(__import__("kvviz.methods").methods.__file__).parent
-SHARED = {"__init__", "own", "spec", "layer", "parts", "removal", "artefacts"}
+SHARED = {"__init__", "own", "spec", "layer", "parts", "removal", "artefacts", "mixing"}
 
 ids = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.id)
 
