@@ -158,11 +158,12 @@ def test_progress_is_a_bar_in_notebooks_only(monkeypatch, capsys):
 
 
 @pytest.mark.slow
-def test_the_example_notebook_runs_in_a_kernel(smollm):
+def test_the_example_notebook_runs_in_a_kernel(smollm, monkeypatch):
     """As Jupyter runs it, in a kernel of its own; `smollm` puts the model where load_model finds it."""
     import nbformat
     from nbclient import NotebookClient
 
+    monkeypatch.delenv("TQDM_DISABLE", raising=False)  # a command run in this process turned bars off
     root = Path(__file__).parents[1]
     page = nbformat.read(root / "docs" / "kvviz.ipynb", as_version=4)
     nbformat.validate(page)
