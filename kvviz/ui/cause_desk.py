@@ -12,11 +12,18 @@ from kvviz.errors import InputError, KvvizError
 from kvviz.results.comparison import FULL, Comparison
 from kvviz.ui import worker
 from kvviz.ui.chosen import whole
-from kvviz.ui.desk import Desk, failed, told
-from kvviz.ui.runs import Run
-from kvviz.ui.visitors import visitor
+from kvviz.ui.desk import Desk, failed
 
 PART = "Stopped. What was found until then is shown."
+
+
+
+def _found(found: Comparison) -> Comparison:
+    return found  # the run with what was put back, or gone on from
+
+
+def _part(status: dict[str, Any]) -> dict[str, Any]:
+    return status if status.get("result") is None else {**status, "message": PART}
 
 
 class CauseDesk:
@@ -40,7 +47,7 @@ class CauseDesk:
         def work(cancel: threading.Event, progress: worker.Progress) -> Iterator[Any]:
             return self.desk.engine.find_cause(ask, c, v, cancel, progress)
 
-        yield from self._done(run, request, work)
+        yield from self.desk.added(request, run, work, _found, _part)
 
     def branch(self, event: gr.EventData, request: gr.Request) -> Iterator[str]:
         """Make one cache say another of its likely tokens, and write on from there."""
@@ -63,13 +70,4 @@ class CauseDesk:
         def work(cancel: threading.Event, progress: worker.Progress) -> Iterator[Any]:
             return self.desk.engine.branch(ask, c, key, step, index, cancel, progress)
 
-        yield from self._done(run, request, work)
-
-    def _done(self, run: Run, request: gr.Request, work: worker.Work) -> Iterator[str]:
-        def keep(found: Comparison) -> Run:
-            return self.desk.store.extend(run, found, visitor(request))
-
-        for status in self.desk.statuses(request, work):
-            if status["state"] == "stopped" and status.get("result") is not None:
-                status = {**status, "message": PART}
-            yield told(**self.desk.with_run(status, keep), experiment=True)
+        yield from self.desk.added(request, run, work, _found, _part)

@@ -108,13 +108,28 @@ class Desk:
         def work(cancel: threading.Event, progress: worker.Progress) -> Iterator[Any]:
             return self.engine.experiment(ask, c, before, edits, same_size, cancel, progress)
 
+        def more(found: Comparison) -> Comparison:
+            return edited(c, before, found.variants, edits, same_size)
+
+        # An edit says nothing without all of its controls.
+        yield from self.added(request, run, work, more, lambda status: worker.STOPPED)
+
+    def added(
+        self, request: gr.Request, run: Run, work: worker.Work, more: Callable[[Comparison], Comparison],
+        at_stop: Callable[[dict[str, Any]], dict[str, Any]],
+    ) -> Iterator[str]:  # fmt: skip
+        """Statuses of work on a finished run; the last one names the run with what was found in it.
+
+        more     the run's comparison with what was found.
+        at_stop  what is told of a stop: with the `result` of the status, where its part is kept.
+        """
+
         def keep(found: Comparison) -> Run:
-            more = edited(run.comparison, before, found.variants, edits, same_size)
-            return self.store.extend(run, more, visitor(request))
+            return self.store.extend(run, more(found), visitor(request))
 
         for status in self.statuses(request, work):
-            if status["state"] == "stopped":  # an edit says nothing without all of its controls
-                status = worker.STOPPED
+            if status["state"] == "stopped":
+                status = at_stop(status)
             yield told(**self.with_run(status, keep), experiment=True)
 
     def answer(self, body: dict[str, Any]) -> dict[str, Any] | None:

@@ -12,9 +12,7 @@ from kvviz.errors import KvvizError
 from kvviz.results.comparison import Comparison
 from kvviz.results.mix import Mix, check_new, with_mix
 from kvviz.ui import worker
-from kvviz.ui.desk import Desk, failed, told
-from kvviz.ui.runs import Run
-from kvviz.ui.visitors import visitor
+from kvviz.ui.desk import Desk, failed
 
 
 class MixDesk:
@@ -36,10 +34,8 @@ class MixDesk:
         def work(cancel: threading.Event, progress: worker.Progress) -> Iterator[Any]:
             return self.desk.engine.mix(ask, run.comparison, mix, chosen.budget, cancel, progress)
 
-        def keep(found: Comparison) -> Run:
-            return self.desk.store.extend(run, with_mix(run.comparison, mix, found), visitor(request))
+        def more(found: Comparison) -> Comparison:
+            return with_mix(run.comparison, mix, found)
 
-        for status in self.desk.statuses(request, work):
-            if status["state"] == "stopped":
-                status = {"state": "stopped", "message": "Stopped. This mix was not decoded."}
-            yield told(**self.desk.with_run(status, keep), experiment=True)
+        stopped = {"state": "stopped", "message": "Stopped. This mix was not decoded."}
+        yield from self.desk.added(request, run, work, more, lambda status: stopped)

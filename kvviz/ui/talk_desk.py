@@ -13,9 +13,7 @@ from kvviz.engine.ask import Ask
 from kvviz.errors import InputError, KvvizError
 from kvviz.results.comparison import Comparison
 from kvviz.ui import asks, worker
-from kvviz.ui.desk import Desk, failed, told
-from kvviz.ui.runs import Run
-from kvviz.ui.visitors import visitor
+from kvviz.ui.desk import Desk, failed
 
 MOST_TURNS = 50  # of a run kept here
 
@@ -46,11 +44,8 @@ class TalkDesk:
         def work(cancel: threading.Event, progress: worker.Progress) -> Iterator[Any]:
             return self.desk.engine.ask_more(ask, run.comparison, question, wanted, fresh, cancel, progress)
 
-        def keep(found: Comparison) -> Run:
-            more = dataclasses.replace(run.comparison, turns=found.turns)
-            return self.desk.store.extend(run, more, visitor(request))
+        def more(found: Comparison) -> Comparison:
+            return dataclasses.replace(run.comparison, turns=found.turns)
 
-        for status in self.desk.statuses(request, work):
-            if status["state"] == "stopped":
-                status = {"state": "stopped", "message": "Stopped. This question was not answered."}
-            yield told(**self.desk.with_run(status, keep), experiment=True)
+        stopped = {"state": "stopped", "message": "Stopped. This question was not answered."}
+        yield from self.desk.added(request, run, work, more, lambda status: stopped)
