@@ -249,7 +249,7 @@ def report_html(
             f"<figcaption>{guide}</figcaption></figure>"
         )
         scripts.append(f"draw('plot{index}', {figure_json(figure)});")
-    title = f"kvviz: {c.model.id}, {text.count(c.n)} tokens, {text.budget_name(c, k)} kept"
+    title = f"kvviz: {c.model.id}, {text.count(c.n)} tokens, {text.budget_name(k)} kept"
     library = plotly_js.replace("</script", "<\\/script")
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
@@ -311,7 +311,7 @@ def _turns_html(c: Comparison) -> str:
     parts = []
     for t in c.turns:
         rows = [(v.label, v.text, judge(v, t.expected), text.kl(mean_kl(v))) for v in [t.full, *t.variants]]
-        budgets = ["", *(text.budget_name(c, v.budget) for v in t.variants)]
+        budgets = ["", *(text.budget_name(v.budget) for v in t.variants)]
         cells = [(label, budget, *rest) for (label, *rest), budget in zip(rows, budgets)]
         body = "".join(
             "<tr>" + "".join(f"<td>{html.escape(str(cell))}</td>" for cell in row) + "</tr>" for row in cells

@@ -100,7 +100,7 @@ def print_result(result: Comparison) -> None:
         "error: median over heads of the relative output change, in layers where something was evicted."
     )
     for v in [result.full, *result.variants]:
-        budget = "" if v is result.full else f" {text.budget_name(result, v.budget)}"
+        budget = "" if v is result.full else f" {text.budget_name(v.budget)}"
         print(f"\n{v.label}{budget}: {printable(v.text) or '(stopped at once)'}")
     notes = [*result.notes, *(f"{v.label}: {n}" for v in result.variants for n in v.notes)]
     for line in dict.fromkeys(notes):
@@ -118,7 +118,7 @@ def print_turns(result: Comparison) -> None:
         return
     rows = []
     for v in [result.full, *result.variants]:
-        kept = "" if v is result.full else text.budget_name(result, v.budget)
+        kept = "" if v is result.full else text.budget_name(v.budget)
         row = {"method": v.label, "kept": kept}
         for i, turn in enumerate(result.turns, 1):
             a = turn.answer(v.key)
@@ -129,7 +129,7 @@ def print_turns(result: Comparison) -> None:
     for i, turn in enumerate(result.turns, 1):
         print(f"\n{i}. {printable(turn.question)}")
         for v in [turn.full, *turn.variants]:
-            kept = "" if v is turn.full else f" {text.budget_name(result, v.budget)}"
+            kept = "" if v is turn.full else f" {text.budget_name(v.budget)}"
             print(f"  {v.label}{kept}: {printable(v.text) or '(stopped at once)'}")
     if words(result):
         print(f"\nNote: {words(result)}")

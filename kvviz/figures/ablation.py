@@ -75,7 +75,7 @@ def ablation_table(c: Comparison, k: float | int) -> AblationTable:
         "the pooling alone (nats/token)"
     )
     return AblationTable(
-        text.budget_name(c, near),
+        text.budget_name(near),
         methods,
         [_label(c, m) for m in methods],
         sorted({(r.window, r.pool_kind, r.pool) for r in rows}, key=lambda s: (s[1], s[2], s[0])),

@@ -76,9 +76,9 @@ def all_methods_table(
     """Maps of all methods whose kept entries are known at k, in the order they were asked for."""
     stored = [m for m in c.methods if c.at(m, k) is not None]
     if not stored:
-        raise InputError(f"No method's kept tokens were stored at {text.budget_name(c, k)}.")
+        raise InputError(f"No method's kept tokens were stored at {text.budget_name(k)}.")
     tables = [kept_table(c, m, k, x0, x1, columns, rule, grain) for m in stored]
-    return AllMethodsTable(tables, text.budget_name(c, k))
+    return AllMethodsTable(tables, text.budget_name(k))
 
 
 def all_methods_figure(table: AllMethodsTable) -> go.Figure:

@@ -52,7 +52,7 @@ def cause_agreement_table(c: Comparison, a: str, b: str | None, k: float | int) 
     rows = [*methods, *(r for r in rows if r.name in NAMES)]
     roles = {a: "a", b: "b"}
     return CauseAgreementTable(
-        budget_name=text.budget_name(c, k),
+        budget_name=text.budget_name(k),
         name=[NAMES.get(r.name) or text.label(c, names[r.name]) for r in rows],
         role=["muted" if r.name in NAMES else roles.get(names[r.name], "text") for r in rows],
         rho=[r.rho for r in rows],

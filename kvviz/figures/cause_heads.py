@@ -67,7 +67,7 @@ def cause_heads_table(c: Comparison, method: str, k: float | int, direction: str
         effect[e.cell], entries[e.cell] = e.effect, e.entries
         words[layer][head] = f"{said.unit_words(c, e)}: {said.effect_words(e, direction)}"
     return CauseHeadsTable(
-        text.label(c, method), text.budget_name(c, k), direction, effect, entries, words, found.gap
+        text.label(c, method), text.budget_name(k), direction, effect, entries, words, found.gap
     )
 
 

@@ -46,7 +46,7 @@ def cause_held_table(c: Comparison, a: str, b: str | None, k: float | int) -> Ca
     order = sorted(shares, key=lambda m: -shares[m])
     roles = {a: "a", b: "b"}
     return CauseHeldTable(
-        budget_name=text.budget_name(c, k),
+        budget_name=text.budget_name(k),
         entries=c.would_do.entries,
         label=[text.label(c, m) for m in order],
         role=[roles.get(m, "muted") for m in order],

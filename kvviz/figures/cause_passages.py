@@ -66,7 +66,7 @@ def cause_passages_table(c: Comparison, method: str, k: float | int, direction: 
     words = [f"{said.unit_words(c, e)}: {said.effect_words(e, direction)}" for e in rows]
     spans = [Span("mark", m.name, m.start, m.end, m.name) for m in c.marks]
     return CausePassagesTable(
-        text.label(c, method), text.budget_name(c, k), direction, rows, words, spans, c.n
+        text.label(c, method), text.budget_name(k), direction, rows, words, spans, c.n
     )
 
 

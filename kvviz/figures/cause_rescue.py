@@ -87,7 +87,7 @@ def cause_rescue_table(
         tokens=c.prompt.tokens,
         spans=strip_spans(c, method, k),
         label=text.label(c, method),
-        budget_name=text.budget_name(c, k),
+        budget_name=text.budget_name(k),
         heads=heads,
         kept=kept,
         protected=protected,

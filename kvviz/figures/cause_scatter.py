@@ -68,7 +68,7 @@ def cause_scatter_table(c: Comparison, method: str, k: float | int, unit: str) -
     ]
     return CauseScatterTable(
         text.label(c, method),
-        text.budget_name(c, k),
+        text.budget_name(k),
         unit,
         [back for back, _ in pairs],
         words,

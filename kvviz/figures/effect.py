@@ -149,7 +149,7 @@ def effect_table(c: Comparison, a: str, b: str | None, k: float | int) -> Effect
     for side, method in methods.items():
         if errors[side] is None:
             around = [text.budget_share(s) for s in nearest(error_shares(c, method), c.share(k))]
-            message = f"Output error was not computed at {text.budget_name(c, k)}"
+            message = f"Output error was not computed at {text.budget_name(k)}"
             if around:
                 verb = "are" if len(around) > 1 else "is"
                 message += f"; nearest {verb} {' and '.join(around)}"
@@ -158,7 +158,7 @@ def effect_table(c: Comparison, a: str, b: str | None, k: float | int) -> Effect
     return EffectTable(
         label_a=text.label(c, a),
         label_b=None if b is None else text.label(c, b),
-        budget_name=text.budget_name(c, k),
+        budget_name=text.budget_name(k),
         group=c.model.group,
         a=None if message else errors["A"],
         b=None if message or b is None else errors["B"],

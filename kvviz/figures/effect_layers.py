@@ -48,7 +48,7 @@ def effect_layers_table(c: Comparison, a: str, b: str | None, k: float | int) ->
     return EffectLayersTable(
         label_a=text.label(c, a),
         label_b=None if b is None else text.label(c, b),
-        budget_name=text.budget_name(c, k),
+        budget_name=text.budget_name(k),
         a=errors(a),
         b=errors(b),
         queries=queries_words(c, [a] if b is None else [a, b], k),

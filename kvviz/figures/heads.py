@@ -94,7 +94,7 @@ def heads_table(
         tokens=c.prompt.tokens,
         spans=strip_spans(c, method, k),
         label=text.label(c, method),
-        budget_name=text.budget_name(c, k),
+        budget_name=text.budget_name(k),
         layer=layer,
         kept=kept,
         protected=ruled,

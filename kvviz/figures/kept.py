@@ -139,7 +139,7 @@ def kept_table(
         spans=strip_spans(c, method, k),
         method=method,
         label=text.label(c, method),
-        budget_name=text.budget_name(c, k),
+        budget_name=text.budget_name(k),
         budget_words=text.budget_triple(c, method, k),
         rule=rule,
         n_heads=heads,

@@ -49,7 +49,7 @@ def per_layer_table(c: Comparison, method: str, k: float | int) -> PerLayerTable
     counts = c.need(method, k).kept.counts()
     return PerLayerTable(
         label=text.label(c, method),
-        budget_name=text.budget_name(c, k),
+        budget_name=text.budget_name(k),
         mean=counts.mean(axis=1),
         fewest=counts.min(axis=1),
         most=counts.max(axis=1),

@@ -95,7 +95,7 @@ def steps_table(c: Comparison, method: str, k: float | int) -> StepsTable:
     inside = [[sum(start <= token < end for token in layer) for layer in cut] for cut in tokens]
     return StepsTable(
         label=text.label(c, method),
-        budget_name=text.budget_name(c, k),
+        budget_name=text.budget_name(k),
         steps=np.array([step for _, step in map(_moment, records)], dtype=np.int64),
         asking=np.array([not answer for answer, _ in map(_moment, records)], dtype=bool),
         dropped=np.stack([x.sum(axis=-1) if x.ndim == 2 else x for x in counts], axis=1),
@@ -105,11 +105,11 @@ def steps_table(c: Comparison, method: str, k: float | int) -> StepsTable:
 
 
 def _records(c: Comparison, method: str, k: float | int) -> list[dict]:
-    label, name = text.label(c, method), text.budget_name(c, k)
+    label, name = text.label(c, method), text.budget_name(k)
     variant = c.variant(method, k)
     if variant is None:
         decoded = [v.budget for v in c.variants if v.method == method and cuts_of(v)]
-        known = f" Known for {label}: {text.span_names([text.budget_name(c, b) for b in decoded])}."
+        known = f" Known for {label}: {text.span_names([text.budget_name(b) for b in decoded])}."
         raise InputError(
             f"{label} was not decoded at {name}: what it drops while writing shows once it is."
             f"{known if decoded else ''}"

@@ -142,7 +142,7 @@ def versus_table(
         spans=[s for s in strip_spans(c, a, k) if s.kind != "protected"],
         label_a=text.label(c, a),
         label_b=text.label(c, b),
-        budget_name=text.budget_name(c, k),
+        budget_name=text.budget_name(k),
         n_heads=heads,
         only_a=only_a,
         only_b=only_b,

@@ -160,7 +160,7 @@ def why_table(
         marks=list(c.marks),
         label_a=text.label(c, a),
         label_b=None if b is None else text.label(c, b),
-        budget_name=text.budget_name(c, k),
+        budget_name=text.budget_name(k),
         ranked=ranks,
     )
 

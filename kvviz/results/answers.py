@@ -156,11 +156,11 @@ def _card(c: Comparison, side: str, method: str, k, expected: str | None, grey: 
     v = shown_variant(c, method, k)
     budget_line = text.budget_triple(c, method, k)
     if v is None:
-        banner = f"Not decoded at {text.budget_name(c, k)}."
+        banner = f"Not decoded at {text.budget_name(k)}."
         return Card(side, label, [], "", budget_line, "", "", None, banner, grey)
     banner = ""
     if c.variant(method, k) is None:
-        asked, shown = text.budget_name(c, k), text.budget_name(c, v.budget)
+        asked, shown = text.budget_name(k), text.budget_name(v.budget)
         banner = f"Not decoded at {asked}. Shown: the answer at {shown}."
     judged = judge(v, expected)
     return Card(

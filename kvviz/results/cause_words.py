@@ -32,8 +32,8 @@ def need_causes(c: Comparison, method: str, k: float | int) -> Causes:
     found = causes_of(c, method, k)
     if found is not None:
         return found
-    name = f"{text.label(c, method)} at {text.budget_name(c, k)}"
-    known = [f"{text.label(c, m)} at {text.budget_name(c, b)}" for m, b in known_answers(c)]
+    name = f"{text.label(c, method)} at {text.budget_name(k)}"
+    known = [f"{text.label(c, m)} at {text.budget_name(b)}" for m, b in known_answers(c)]
     said = f" Known here: {text.span_names(known)}." if known else ""
     raise InputError(f"What {name} lost was not put back to see what it did.{said}")
 
@@ -54,7 +54,7 @@ def _many(value: int, word: str) -> str:
 
 def gap_sentence(c: Comparison, found: Causes) -> str:
     """How much there is to return."""
-    name = f"{text.label(c, found.method)} at {text.budget_name(c, found.budget)}"
+    name = f"{text.label(c, found.method)} at {text.budget_name(found.budget)}"
     tokens = "token" if len(found.tokens) == 1 else f"{text.count(len(found.tokens))} tokens"
     return (
         f"{name} makes the {tokens} of the full cache's answer {text.nats(found.gap)} less likely: "

@@ -168,7 +168,7 @@ class Comparison:
         if point is not None:
             return point
         around = [budget_share(v) for v in nearest(self.shares(method), self.share(budget))]
-        said = f"The kept tokens were not stored at {budget_name(self, budget)}"
+        said = f"The kept tokens were not stored at {budget_name(budget)}"
         if not around:
             raise InputError(f"{said}.")
         verb = "are" if len(around) > 1 else "is"

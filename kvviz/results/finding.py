@@ -118,7 +118,7 @@ def notices(c: Comparison, methods: Sequence[str], k: float | int) -> list[str]:
             heads = "1 head" if empty == 1 else f"{text.count(empty)} heads"
             said.append(f"In {heads} {label} kept no entry of the document.")
         if not (mask & ~protected).any():
-            name = text.budget_name(c, k)
+            name = text.budget_name(k)
             said.append(f"At {name}, {label} can keep only its protected tokens.")
     return said
 
@@ -146,7 +146,7 @@ def _equal_sets(c: Comparison, methods: Sequence[str], k: float | int) -> str:
     if points is None or not np.array_equal(points[0].kept.bits, points[1].kept.bits):
         return ""
     names = text.span_names([text.label(c, m) for m in methods])
-    return f"{names} keep the very same entries at {text.budget_name(c, k)}: they are one method here."
+    return f"{names} keep the very same entries at {text.budget_name(k)}: they are one method here."
 
 
 def _has_expected(expected: str | None) -> TypeGuard[str]:
@@ -165,7 +165,7 @@ def _answers(
         return _full_misses(c, methods, variants, k, expected), ""
     answers = complete(variants)
     if answers is None:
-        return f"Answers at {text.budget_name(c, k)} are not decoded yet.", ""
+        return f"Answers at {text.budget_name(k)} are not decoded yet.", ""
     said = (
         _against_expected(c, methods, answers, k, expected)
         if _has_expected(expected)
@@ -204,7 +204,7 @@ def _full_misses(
         said += f" (It was cut at {text.count(len(c.full.token_ids))} tokens: a longer answer may reach it.)"
     answers = complete(variants)
     if answers is None:
-        return f"{said} Answers at {text.budget_name(c, k)} are not decoded yet."
+        return f"{said} Answers at {text.budget_name(k)} are not decoded yet."
     means = complete(kl_of(c, v) for v in answers)
     if means is not None:
         values = [f"{text.label(c, m)} {text.kl_number(x)}" for m, x in zip(methods, means)]
@@ -220,7 +220,7 @@ def _full_misses(
 def _against_expected(
     c: Comparison, methods: list[str], variants: list[Variant], k: float | int, expected: str
 ) -> str:
-    name, quoted = text.budget_name(c, k), text.quoted(expected)
+    name, quoted = text.budget_name(k), text.quoted(expected)
     has = [judge(v, expected) == "right" for v in variants]
     labels = [text.label(c, m) for m in methods]
     if all(has):
@@ -248,14 +248,14 @@ def _by_answer(c: Comparison, method: str, expected: str) -> tuple[list, list]:
 
 
 def _names(c: Comparison, budgets: Sequence[float | int]) -> str:
-    return text.span_names([text.budget_name(c, b) for b in budgets])
+    return text.span_names([text.budget_name(b) for b in budgets])
 
 
 def _smallest(c: Comparison, method: str, expected: str) -> str:
     """ "5%", or "2% (lost at 20% and 10%)" where larger budgets lose what a smaller one keeps."""
     has, lacks = _by_answer(c, method, expected)
     lost = [b for b in lacks if c.share(b) > c.share(has[-1])]
-    said = text.budget_name(c, has[-1])
+    said = text.budget_name(has[-1])
     return f"{said} (lost at {_names(c, lost)})" if lost else said
 
 
@@ -377,7 +377,7 @@ def _places(c: Comparison, methods: list[str], k: float | int) -> str:
         if larger:
             share, fewer = min(larger)
             said += (
-                f" {text.label(c, method)} finds {n} at {text.budget_name(c, k)} and fewer ({fewer}) "
+                f" {text.label(c, method)} finds {n} at {text.budget_name(k)} and fewer ({fewer}) "
                 f"at {text.budget_share(share)}: single answers are noisy."
             )
     return said

@@ -204,7 +204,7 @@ def budget_share(x: float) -> str:
     return f"{round(percent)}%" if abs(percent - round(percent)) < 1e-9 else share(x)
 
 
-def budget_name(c: Comparison | None, k: float | int) -> str:
+def budget_name(k: float | int) -> str:
     """A budget in a sentence: "10%", or "102 tokens" where it was given as entries per KV head."""
     if isinstance(k, int | np.integer) and not isinstance(k, bool):
         return "1 token" if k == 1 else f"{count(int(k))} tokens"
@@ -215,7 +215,7 @@ def answer_lines(full: Variant, variants: Sequence[Variant]) -> list[str]:
     """A line an answer, the full cache's first; what is too much for a look is counted."""
     lines = [f"  full cache: {shortened(full.text, 60)!r}"]
     for v in variants[:MOST_LINES]:
-        lines.append(f"  {v.label} at {budget_name(None, v.budget)}: {shortened(v.text, 60)!r}")
+        lines.append(f"  {v.label} at {budget_name(v.budget)}: {shortened(v.text, 60)!r}")
     if len(variants) > MOST_LINES:
         lines.append(f"  and {len(variants) - MOST_LINES} more answers: see to_frame()")
     return lines

@@ -35,13 +35,13 @@ def cause_view(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]
         )
     found = said.causes_of(c, chosen.a, chosen.budget)
     known = [
-        {"method": m, "share": c.share(b), "words": f"{text.label(c, m)} at {text.budget_name(c, b)}"}
+        {"method": m, "share": c.share(b), "words": f"{text.label(c, m)} at {text.budget_name(b)}"}
         for m, b in said.known_answers(c)
     ]
     decoded = c.variant(chosen.a, chosen.budget)
     reply: dict[str, Any] = {
         "known": known,
-        "name": f"{text.label(c, chosen.a)} at {text.budget_name(c, chosen.budget)}",
+        "name": f"{text.label(c, chosen.a)} at {text.budget_name(chosen.budget)}",
         "decoded": decoded is not None and Run.asked_for(chosen.a),
         "found": found is not None,
         "would": c.would_do is not None,

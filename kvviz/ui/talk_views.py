@@ -24,7 +24,7 @@ def turns(run: Run, chosen: Chosen, args: dict[str, Any]) -> dict[str, Any]:
         "table": _table(c, chosen),
         "words": words(c),
         "seconds": turn_seconds(c),
-        "asked_at": [text.budget_name(c, b) for b in c.budgets],
+        "asked_at": [text.budget_name(b) for b in c.budgets],
     }
 
 
@@ -75,7 +75,7 @@ def _turn(c: Comparison, turn: Turn, chosen: Chosen) -> dict[str, Any]:
     cards = [_card(c, turn, roles.get(m, ""), v) for m, v in found if v is not None]
     return {
         "question": turn.question, "expected": turn.expected, "fresh": turn.fresh, "cards": cards,
-        "at": text.budget_name(c, budget),
+        "at": text.budget_name(budget),
     }  # fmt: skip
 
 
