@@ -55,6 +55,16 @@ export function progressBar(fraction, name) {
   h('i', {style: `width:${percent}%`, class: known ? '' : 'kv-unknown'}));
 }
 
+// Whether the browser let a text be copied.
+export const copied = text => Promise.resolve().then(() => navigator.clipboard.writeText(text))
+  .then(() => true, () => false);
+
+// Copy a link, which its button says for a moment.
+export async function copyLink(button, link) {
+  button.textContent = await copied(link) ? 'Link copied' : 'Copy from the address bar';
+  setTimeout(() => { button.textContent = 'Copy link'; }, 2500);
+}
+
 export const reveal = (node, block = 'start') =>
   node.scrollIntoView({block, behavior: calm() ? 'auto' : 'smooth'});
 

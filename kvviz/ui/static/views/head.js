@@ -1,5 +1,5 @@
 // Header: title, story, link, exports, and the line that says which run is shown and the ways to another.
-import {chooser, h, put} from '../lib/dom.js';
+import {chooser, copyLink, h, put} from '../lib/dom.js';
 import {fmt} from '../lib/format.js';
 import {myRuns, remember} from '../lib/mine.js';
 import {page} from '../lib/page.js';
@@ -31,12 +31,8 @@ export function mountHead() {
 
 function copyButton() {
   const copy = h('button', {class: 'kv-button', id: 'kv-copy',
-    title: 'Whoever has the link to a run of yours sees its whole text', onclick: async () => {
-      let done = true;
-      try { await navigator.clipboard.writeText(location.href); } catch (error) { done = false; }
-      copy.textContent = done ? 'Link copied' : 'Copy from the address bar';
-      setTimeout(() => { copy.textContent = 'Copy link'; }, 2500);
-    }}, 'Copy link');
+    title: 'Whoever has the link to a run of yours sees its whole text',
+    onclick: () => copyLink(copy, location.href)}, 'Copy link');
   return copy;
 }
 

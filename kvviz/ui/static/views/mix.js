@@ -1,5 +1,5 @@
 // Mix: a score of what the run stores of every entry, tried with sliders, decoded, taken along as a file.
-import {chooser, h, put, save} from '../lib/dom.js';
+import {chooser, copied, h, put, save} from '../lib/dom.js';
 import {fmt} from '../lib/format.js';
 import {ask} from '../lib/page.js';
 import {S, addView, redo} from '../lib/state.js';
@@ -59,19 +59,16 @@ export function buildMix() {
 }
 
 function asPython() {
-  const copied = h('span', {class: 'kv-muted', role: 'status'});
-  const copy = async () => {
-    let done = true;
-    try { await navigator.clipboard.writeText(told.file); } catch (error) { done = false; }
-    put(copied, done ? 'Copied.' : 'The browser did not let it be copied. Save it instead.');
-  };
+  const said = h('span', {class: 'kv-muted', role: 'status'});
+  const copy = async () => put(said, await copied(told.file) ? 'Copied.'
+    : 'The browser did not let it be copied. Save it instead.');
   return h('details', {class: 'kv-more', id: 'kv-mix-python'}, h('summary', {}, 'As Python'),
     h('p', {class: 'kv-guide'}, 'A method file that keeps the very same entries: kvviz compare --plugin '
       + 'my_mix.py --methods my_mix,snapkv'),
     h('div', {class: 'kv-tools'},
       h('button', {class: 'kv-button kv-small', id: 'kv-mix-copy', onclick: copy}, 'Copy'),
       h('button', {class: 'kv-button kv-small', id: 'kv-mix-save',
-        onclick: () => save('my_mix.py', told.file, 'text/x-python')}, 'Save as my_mix.py'), copied), code);
+        onclick: () => save('my_mix.py', told.file, 'text/x-python')}, 'Save as my_mix.py'), said), code);
 }
 
 function fields(reply, change) {

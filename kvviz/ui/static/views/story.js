@@ -1,5 +1,5 @@
 // "Add this view": the story of the run that is shown, step by step; played, edited, taken along.
-import {h, put} from '../lib/dom.js';
+import {copyLink, h, put} from '../lib/dom.js';
 import {fmt, spanName} from '../lib/format.js';
 import {page, say} from '../lib/page.js';
 import {S, isOne, label} from '../lib/state.js';
@@ -21,7 +21,7 @@ const tools = h('div', {class: 'kv-tools'},
   button('Walk through', () => walk({name: 'Story', steps: story.steps}), {id: 'kv-walk-story'}),
   button('Save as a page (.html)', () => exportRun('page'), {id: 'kv-save-story',
     title: 'One file that plays without a network'}),
-  button('Copy link', copyLink, {id: 'kv-link-story'}));
+  button('Copy link', shareStory, {id: 'kv-link-story'}));
 const box = h('section', {class: 'kv-story', id: 'kv-story', 'aria-label': 'Story', hidden: true});
 export const storyButton = h('button', {class: 'kv-button', id: 'kv-story-button', 'aria-expanded': 'false',
   onclick: () => toggle()}, 'Story');
@@ -109,17 +109,14 @@ function draw() {
     : 'Choose what you want to show, write one sentence, add it. The steps play on a stage for a talk.');
 }
 
-async function copyLink(event) {
+async function shareStory(event) {
   const link = storyLink(story.steps), {target} = event;
   if (!link) {
     put(note, 'This story is too long for a link. Save it as a page, or shorten its sentences.');
     return;
   }
-  let done = true;
-  try { await navigator.clipboard.writeText(link); } catch (error) { done = false; }
+  await copyLink(target, link);
   history.replaceState(history.state, '', link);
-  target.textContent = done ? 'Link copied' : 'Copy from the address bar';
-  setTimeout(() => { target.textContent = 'Copy link'; }, 2500);
 }
 
 export function buildStory() {
