@@ -97,8 +97,8 @@ def html_text(markup: str) -> str:
 
     levels = range(1, 7)
     found = get_annotated_text(markup, ParserConfig(annotation_rules={f"h{i}": [str(i)] for i in levels}))
-    shown, parts, at = found["text"], [], 0
-    for start, end, level in sorted(found["label"]):
+    shown, parts, at = found.get("text", ""), [], 0  # an empty page has neither
+    for start, end, level in sorted(found.get("label", ())):
         start = end - len(shown[start:end].lstrip())
         line = shown.rfind("\n", 0, start) + 1
         if at <= start < end and not shown[line:start].strip():  # not within a table's row

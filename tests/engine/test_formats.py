@@ -81,3 +81,9 @@ def test_more_text_than_is_read_here_is_refused(monkeypatch):
     monkeypatch.setenv("KVVIZ_MAX_UPLOAD_BYTES", "1000")
     with pytest.raises(InputError, match="larger than is read here"):
         read_document("a.pdf", pdf("x" * 2000))
+
+
+@pytest.mark.parametrize("markup", ["", " \n", "<!-- nothing -->", "<html></html>", "<script>x()</script>"])
+def test_a_page_without_text_is_refused(markup):
+    with pytest.raises(InputError, match="holds no text"):
+        read_document("page.html", markup.encode())
