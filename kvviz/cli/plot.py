@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from kvviz.cli.files import check_folder
+from kvviz.errors import InputError
 from kvviz.identity import parse_budgets, split_methods
 from kvviz.results.plots import KINDS, check_kind
 
@@ -46,15 +47,23 @@ def check_kinds(kinds: str) -> list[str]:
 
 
 def draw(folder: Path, kinds: str, out: str | None = None, **how: Any) -> None:
-    """Write the plots of a sweep's folder, as `plots(..., **how)` makes them, and say where they are."""
+    """Write the plots of a sweep's folder, as `plots(..., **how)` makes them, and say where they are.
+
+    InputError about kinds that its table does not serve, once the others are written.
+    """
     from kvviz.evaluate.store import write_whole
     from kvviz.figures.printed import files
     from kvviz.results.plots import plots
     from kvviz.results.study import read_table
 
     table = read_table(folder)
-    made = [plot for kind in check_kinds(kinds) for plot in plots(table, kind, **how)]
-    target = Path(out) if out else folder / "plots"
+    made, reasons = [], []
+    for kind in check_kinds(kinds):
+        try:
+            made += plots(table, kind, **how)
+        except InputError as error:
+            reasons.append(str(error))
+    target = Path(out) if out else (folder if folder.is_dir() else folder.parent) / "plots"
     check_folder(target)
     for plot in made:
         parts = [plot.kind, Path(plot.model).name or plot.model, plot.protocol]
@@ -62,3 +71,5 @@ def draw(folder: Path, kinds: str, out: str | None = None, **how: Any) -> None:
         for ending, data in files(plot).items():
             write_whole(target / f"{name}.{ending}", data)
         print(f"{target / name}.svg, .pdf, .csv, .tex: {plot.words}")
+    if reasons:
+        raise InputError(" ".join(dict.fromkeys(reasons)))

@@ -18,6 +18,7 @@ from kvviz.errors import InputError
 from kvviz.types import DTYPES, PROTOCOLS
 
 if TYPE_CHECKING:
+    from kvviz.evaluate.cells import Study
     from kvviz.evaluate.items import Item
     from kvviz.evaluate.sweep import Outcome
     from kvviz.models import Model
@@ -70,13 +71,17 @@ def add_study(parser: argparse.ArgumentParser, methods: str, dtype: str = "auto"
         "answer")  # fmt: skip
     add("--retry", action="store_true", help="measure again what failed before")
     add("--plot", default="", metavar="LIST", help=f"draw what is there afterwards: {KINDS_HELP}")
+    add("--dry-run", action="store_true", help="only say how much there is to do; nothing is written")
     add("--quiet", action="store_true", help="no progress on standard error")
     add_plugin(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    from kvviz.evaluate.items import TASK, checked, read_items
+    from kvviz.evaluate.items import TASK, check_task, checked, read_items
 
+    generated = [where for where in args.items if where.startswith(TASK)]
+    for where in generated:
+        check_task(where.removeprefix(TASK))
     most = None if args.limit is None else whole(args.limit, "The number of items", 1)
 
     def items(model: Model | None = None) -> Sequence[Item]:
@@ -85,11 +90,13 @@ def run(args: argparse.Namespace) -> int:
         return checked(found, " and ".join(args.items))
 
     out = Path(args.out)
-    done = run_study(args, out, items, any(where.startswith(TASK) for where in args.items))
+    done = run_study(args, out, items, bool(generated))
+    if args.dry_run:
+        return done.code
     if args.layout == "kvpress" and done.outcome.cells:
         from kvviz.evaluate.kvpress_layout import write_kvpress
 
-        write_kvpress(out, done.items)
+        write_kvpress(out, done.items, args.seed)
     done.say()
     if args.plot and done.outcome.cells:
         draw(out, args.plot)
@@ -122,8 +129,9 @@ def run_study(
     if not models:
         raise InputError("Name at least one model.")
     found = None if needs_model else items()
-    check_folder(out)
-    from kvviz.evaluate.sweep import run_sweep
+    if not args.dry_run:
+        check_folder(out)
+    from kvviz.evaluate.sweep import Outcome, run_sweep
     from kvviz.evaluate.workers import Bench
 
     show = Progress(quiet=args.quiet)
@@ -132,6 +140,10 @@ def run_study(
     bench = Bench(study, args.device, threads)
     if found is None:
         found = items(bench.load(models[0], show.message))
+    if args.dry_run:
+        show.end()
+        _say_ahead(models, found, study, out, shard, args.retry)
+        return Done(Outcome(out), found, 0)
     _keep_items(out, found)
 
     def say(done: int, total: int, left: float | None) -> None:
@@ -149,8 +161,28 @@ def run_study(
         note(f"{model} was left out: {reason}")
     for line in outcome.notes:
         note(line)
-    lost = len(outcome.unloaded) == len(models)
-    return Done(outcome, found, 2 if lost else 130 if cancel.is_set() else 0)
+    return Done(outcome, found, 130 if cancel.is_set() else 2 if outcome.unloaded else 0)
+
+
+def _say_ahead(
+    models: Sequence[str], items: Sequence[Item], study: Study, out: Path, shard: tuple[int, int], retry: bool
+) -> None:
+    """What --dry-run prints."""
+    from kvviz.evaluate.sweep import ahead
+
+    a = ahead(models, items, study, out, shard, retry)
+    answers = 1 + len(study.ask.methods) * len(study.ask.budgets)
+    print(
+        f"{len(items):,} items x {len(models):,} models; of {a.cells:,} cells {a.there:,} are in {out} and "
+        f"{a.cells - a.there:,} are to do: {a.readings:,} texts to read ({a.characters:,} characters in all) "
+        f"and {answers:,} answers to each question (full cache, methods x budgets)."
+    )
+    if a.cells == a.there:
+        return
+    if a.seconds is None:
+        print("How long that takes is said once a cell of each model is there: run with --limit 1 first.")
+    else:
+        print(f"By the cells that are there: about {_time(a.seconds)} on one worker.")
 
 
 def _study(args: argparse.Namespace):

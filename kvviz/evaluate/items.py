@@ -9,7 +9,9 @@ No torch, no model. A tokenizer is needed by generated tasks alone.
 
 from __future__ import annotations
 
+import contextlib
 import csv
+import inspect
 import io
 import json
 from collections import Counter
@@ -20,7 +22,7 @@ from typing import Any
 
 from kvviz.engine.documents import decode_document
 from kvviz.errors import InputError
-from kvviz.evaluate.metrics import LONGBENCH
+from kvviz.evaluate.metrics import LONGBENCH, RULER
 from kvviz.identity import MethodRef
 
 TASK = "task:"
@@ -33,7 +35,9 @@ _NAMES = {
     "question": ("question", "input"),
     "answers": ("answers", "answer", "expected", "outputs"),
     "metric": ("metric",),
+    "cue": ("cue", "answer_prefix", "gen_prefix"),
 }
+_USUAL = LONGBENCH | RULER  # metrics of known datasets, where an item names none
 
 
 @dataclass(frozen=True)
@@ -96,19 +100,28 @@ def lines_of(items: Iterable[Item]) -> str:
 
 
 def _generated(name: str, tokenizer: Any) -> Iterable[Item]:
+    ref = check_task(name)
+    if tokenizer is None:
+        raise InputError("Generated tasks are counted in tokens: hand over the model's tokenizer.")
+    from kvviz.evaluate.tasks import TASKS
+
+    return TASKS[ref.id](tokenizer, **ref.given)
+
+
+def check_task(name: str) -> MethodRef:
+    """A generated task, without its "task:", and its options. InputError where there is none of the name, or
+    it has no such option: that can be said before a model is loaded for its tokenizer."""
     from kvviz.evaluate.tasks import TASKS
 
     ref = MethodRef.parse(name)  # the same way of writing options as for methods
     if ref.id not in TASKS:
         raise InputError(f"There is no task {ref.id!r}. Choose from: {', '.join(sorted(TASKS))}.")
-    if tokenizer is None:
-        raise InputError("Generated tasks are counted in tokens: hand over the model's tokenizer.")
-    try:
-        return TASKS[ref.id](tokenizer, **ref.given)
-    except TypeError as error:
-        if "unexpected keyword argument" not in str(error):
-            raise
-        raise InputError(f"The task {ref.id} has no option {str(error).split()[-1]}.") from error
+    options = [o for o in inspect.signature(TASKS[ref.id]).parameters if o not in ("tokenizer", "name")]
+    for option in ref.given:
+        if option not in options:
+            its = f"Its options: {', '.join(options)}." if options else "It has none."
+            raise InputError(f"The task {ref.id} has no option {option!r}. {its}")
+    return ref
 
 
 def _folder(folder: Path) -> Iterator[Item]:
@@ -152,7 +165,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     if path.suffix.lower() == ".csv":
         rows = csv.DictReader(io.StringIO(text))
         for row in rows:
-            yield rows.line_num, {k: v for k, v in row.items() if k and v not in (None, "")}
+            yield rows.line_num, {k: _cell(k, v) for k, v in row.items() if k and v not in (None, "")}
         return
     for number, line in enumerate(text.split("\n"), 1):  # not splitlines: texts may hold other line ends
         if not line.strip():
@@ -164,6 +177,14 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         if not isinstance(row, dict):
             raise InputError(f"{path.name}, line {number} is no object with fields.")
         yield number, row
+
+
+def _cell(column: str, text: Any) -> Any:
+    """What a cell of a CSV file holds: several right answers are written as a JSON list."""
+    if column in _NAMES["answers"] and isinstance(text, str) and text.lstrip().startswith("["):
+        with contextlib.suppress(ValueError):
+            return json.loads(text)
+    return text
 
 
 def _item(row: dict[str, Any], place: str, id: str, task: str) -> Item:
@@ -181,12 +202,13 @@ def _item(row: dict[str, Any], place: str, id: str, task: str) -> Item:
     answers = [] if answers is None else [answers] if isinstance(answers, str | int | float) else answers
     if not isinstance(answers, list) or not all(isinstance(a, str | int | float) for a in answers):
         raise InputError(f"{place}: answers are a text or a list of texts.")
+    task = str(found["task"] or task)
     return Item(
         id=id if found["id"] in (None, "") else str(found["id"]),
-        task=str(found["task"] or task),
+        task=task,
         document=found["document"],
         question=found["question"],
         answers=tuple(str(a) for a in answers if str(a).strip()),
-        metric=str(found["metric"] or LONGBENCH.get(task.removesuffix("_e"), "contains")),
-        meta=rest,
+        metric=str(found["metric"] or _USUAL.get(task.removesuffix("_e"), "contains")),
+        meta=rest if found["cue"] in (None, "") else {**rest, "cue": str(found["cue"])},
     )

@@ -5,9 +5,9 @@
 
 As there: RULER's tasks of one length are one folder ("ruler", the length as data_dir) with a string_match a
 task, a LongBench task is a folder ("longbench", the task as data_dir) with one number, of LongBench-E with
-one a range of lengths; config.yaml holds its fields and no others. Methods that it has stand under the names
-of its presses, so that it reads such a configuration back; what it does not have keeps its own name, as other
-tasks do.
+one a range of lengths; config.yaml holds all of its fields (0.5.5) and no others. Methods that it has stand
+under the names of its presses, so that it reads such a configuration back; what it does not have keeps its
+own name, as other tasks do.
 """
 
 from __future__ import annotations
@@ -21,14 +21,12 @@ from typing import Any
 import pandas as pd
 
 from kvviz.evaluate.items import Item
-from kvviz.evaluate.metrics import LONGBENCH
+from kvviz.evaluate.metrics import LONGBENCH, RULER
 from kvviz.evaluate.store import write_whole
-from kvviz.evaluate.tasks import NEEDLES
 from kvviz.results.comparison import FULL
 from kvviz.results.study import read_table
 from kvviz.types import QUESTION_AWARE
 
-RULER = {*NEEDLES, "vt", "cwe", "fwe", "qa"}
 # Methods whose name there is another one. Its "expected_attention" lets heads compete: a preset here.
 PRESSES = {
     FULL: "no_press",
@@ -40,7 +38,7 @@ PRESSES = {
 }
 
 
-def write_kvpress(out: Path, items: Sequence[Item]) -> list[Path]:
+def write_kvpress(out: Path, items: Sequence[Item], seed: int = 0) -> list[Path]:
     """One folder a dataset, model, method and budget of the table in `out`; returns them.
 
     Rows without an answer are left out of the predictions; a first line of config.yaml counts them.
@@ -61,8 +59,11 @@ def write_kvpress(out: Path, items: Sequence[Item]) -> list[Path]:
         config = {
             "dataset": dataset, "data_dir": data_dir or None, "model": str(model), "device": None,
             "press_name": PRESSES.get(str(method), method),
-            "compression_ratio": round(removed, 6), "fraction": 1.0, "max_new_tokens": None,
-            "query_aware": protocol == QUESTION_AWARE, "press_init_command": method,
+            "compression_ratio": round(removed, 6), "key_channel_compression_ratio": None, "fraction": 1.0,
+            "max_new_tokens": None, "max_context_length": None, "query_aware": protocol == QUESTION_AWARE,
+            "needle_depth": None, "compression_interval": None, "target_size": None,
+            "hidden_states_buffer_size": None, "output_dir": "./results", "log_level": "INFO",
+            "model_kwargs": {}, "press_init_command": method, "seed": seed, "fp8": False,
         }  # fmt: skip
         parts = [dataset, data_dir, str(model).replace("/", "--"), config["press_name"], f"{removed:.2f}"]
         parts += ["query_aware"] if config["query_aware"] else []
@@ -88,7 +89,7 @@ def write_kvpress(out: Path, items: Sequence[Item]) -> list[Path]:
 
 def _dataset(task: str, length: Any) -> tuple[str, str]:
     """(dataset, data_dir) of a row."""
-    if task in RULER:
+    if task in RULER or task == "qa":
         return "ruler", "" if pd.isna(length) else str(int(length))
     if task.removesuffix("_e") in LONGBENCH:
         return "longbench-e" if task.endswith("_e") else "longbench", task

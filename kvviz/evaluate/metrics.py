@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import re
 import string
+import sys
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -29,6 +30,12 @@ LONGBENCH = {
     "passage_retrieval_en": "retrieval",
     "passage_count": "count",
     **dict.fromkeys(("lcc", "repobench-p"), "edit_similarity"),
+}
+# Of RULER's tasks, as others publish their items. Its "qa" is a name that files of anybody may have.
+RULER = {
+    **{f"niah_{kind}_{n}": "contains_all" for kind in ("single", "multikey") for n in (1, 2, 3)},
+    **dict.fromkeys(("niah_multivalue", "niah_multiquery", "vt", "cwe", "fwe"), "contains_all"),
+    **dict.fromkeys(("qa_1", "qa_2"), "contains_part"),
 }
 # Datasets with examples in the prompt: the model goes on with more of them, so the first line is the answer.
 _FIRST_LINE = ("trec", "triviaqa", "samsum")
@@ -54,7 +61,7 @@ class Metric:
 
 def best(pair: Callable[[str, str], float]) -> Callable[[str, Item], float]:
     """A metric of an item from one of an answer and a single right answer: the best counts."""
-    return lambda answer, item: max(pair(answer.strip(), truth) for truth in item.answers)
+    return lambda answer, item: max(pair(answer, truth) for truth in item.answers)
 
 
 def as_scored(answer: str, item: Item) -> str:
@@ -94,9 +101,15 @@ def rouge_l(answer: str, truth: str) -> float:
     """F of the longest common subsequence of words, by the package that LongBench uses."""
     from rouge import Rouge
 
-    if not answer.strip(" .\n\t") or not truth.strip(" .\n\t"):
-        return 0.0  # the package refuses what holds no word
-    return float(Rouge(metrics=["rouge-l"]).get_scores([answer], [truth])[0]["rouge-l"]["f"])
+    deep = sys.getrecursionlimit()
+    # The package walks back through two summaries by one call a word.
+    sys.setrecursionlimit(deep + len(answer.split()) + len(truth.split()) + 100)
+    try:
+        return float(Rouge(metrics=["rouge-l"]).get_scores([answer], [truth])[0]["rouge-l"]["f"])
+    except ValueError:  # one of them holds no word
+        return 0.0
+    finally:
+        sys.setrecursionlimit(deep)
 
 
 def classification(answer: str, item: Item) -> float:
@@ -145,11 +158,6 @@ METRICS = {
         Metric("classification", classification),
         Metric("retrieval", best(retrieval)),
         Metric("count", best(count)),
-        # Not stripped: the indentation of a line of code is part of it.
-        Metric(
-            "edit_similarity",
-            lambda answer, item: max(edit_similarity(answer, truth) for truth in item.answers),
-            graded=True,
-        ),
+        Metric("edit_similarity", best(edit_similarity), graded=True),
     )
 }

@@ -40,7 +40,7 @@ def several_documents(
     check_size(tokens, count, seed)
     if not folder:
         raise InputError("The task qa needs a folder of texts with a question file: task:qa:folder=PATH.")
-    asked = read_items(Path(folder))
+    asked = read_items(Path(str(folder)))
     texts = sorted({item.document for item in asked})
     items = []
     for number, one in enumerate(asked[:count]):

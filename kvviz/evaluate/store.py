@@ -21,6 +21,7 @@ from kvviz.evaluate.cells import Measured
 
 def write_whole(path: Path, data: bytes) -> None:
     """Write a file so that a reader, or a next run, finds all of it or none, whenever this one is killed."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     beside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
         with open(beside, "wb") as file:
@@ -37,8 +38,6 @@ class Store:
 
     def __init__(self, out: Path):
         self.out = out
-        for name in ("cells", "runs"):
-            (out / name).mkdir(parents=True, exist_ok=True)
 
     def path(self, key: str) -> Path:
         """Where a cell lies."""

@@ -21,6 +21,7 @@ from kvviz.evaluate.items import Item
 from kvviz.evaluate.store import Store, write_whole
 from kvviz.evaluate.workers import Bench, Job, Unloaded, work_here, work_on_processes
 from kvviz.results.study import table_files
+from kvviz.types import QUESTION_AGNOSTIC
 
 Say = Callable[[int, int, float | None], None]
 
@@ -70,9 +71,10 @@ def run_sweep(
     todo = [j for j in (_undone(job, study, store, retry) for job in mine) if j.items]
     total = sum(len(job.items) for job in mine)
     left = sum(len(job.items) for job in todo)
+    there = total - left
     manifest = _manifest(models, items, study, command)
     store.put_json("manifest.json", manifest)
-    say(total - left, total, None)
+    say(there, total, None)
     unloaded: dict[str, str] = {}
     started, done = time.monotonic(), 0
     cancel = cancel or threading.Event()
@@ -84,8 +86,45 @@ def run_sweep(
         store.put(came)
         done += 1
         seconds = (time.monotonic() - started) / done * (left - done)
-        say(total - left + done, total, seconds)
+        say(there + done, total, seconds)
     return collect(jobs, study, store, manifest, unloaded)
+
+
+@dataclass(frozen=True)
+class Ahead:
+    """What a sweep has before it.
+
+    readings    texts to be read, `characters` long together.
+    seconds     of one worker, by the cells that are there; None where there are none of a model to go by.
+    """
+
+    cells: int
+    there: int
+    readings: int
+    characters: int
+    seconds: float | None
+
+
+def ahead(
+    models: Sequence[str], items: Sequence[Item], study: Study, out: Path,
+    shard: tuple[int, int] = (1, 1), retry: bool = False,
+) -> Ahead:  # fmt: skip
+    """What `run_sweep` would do of these arguments. Loads and writes nothing."""
+    store = Store(out)
+    jobs = all_jobs(models, items, study)[shard[0] - 1 :: shard[1]]
+    todo = [j for j in (_undone(job, study, store, retry) for job in jobs) if j.items]
+    cells = sum(len(job.items) for job in jobs)
+    shared = study.protocol == QUESTION_AGNOSTIC
+    read = [item.document for job in todo for item in (job.items[:1] if shared else job.items)]
+    seconds: float | None = 0.0
+    for model in {job.model for job in todo}:
+        known = [item for job in jobs if job.model == model for item in job.items]
+        found = (store.get(cell_key(model, item, study)) for item in known)
+        took = [cell["seconds"] for cell in found if cell is not None]
+        missing = sum(len(job.items) for job in todo if job.model == model)
+        seconds = None if seconds is None or not took else seconds + missing * sum(took) / len(took)
+    left = sum(len(job.items) for job in todo)
+    return Ahead(cells, cells - left, len(read), sum(map(len, read)), seconds)
 
 
 def _check_told_apart(models: Sequence[str]) -> None:
@@ -100,7 +139,7 @@ def _check_told_apart(models: Sequence[str]) -> None:
 
 def all_jobs(models: Sequence[str], items: Sequence[Item], study: Study) -> list[Job]:
     """Models outermost; items that share a document go together where they can share its reading."""
-    share = study.protocol == "question-agnostic"
+    share = study.protocol == QUESTION_AGNOSTIC
     groups = [
         tuple(group)
         for _, group in groupby(enumerate(items), lambda pair: pair[1].document if share else pair[0])

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any
 
-from kvviz.errors import KvvizError
+from kvviz.errors import Cancelled, KvvizError
 from kvviz.evaluate.cells import Measured, Study, cell_key, failed_rows, measure
 from kvviz.evaluate.items import Item
 
@@ -61,8 +61,11 @@ class Bench:
             self.name = name
         return self.model
 
-    def work(self, job: Job) -> Iterator[Measured]:
-        """The cells of a job. KvvizError where its model or an own method cannot be loaded."""
+    def work(self, job: Job, cancel: threading.Event | None = None) -> Iterator[Measured]:
+        """The cells of a job. KvvizError where its model or an own method cannot be loaded.
+
+        cancel  stops within a cell, which is not handed out then: raises Cancelled.
+        """
         import torch
 
         from kvviz.methods.own import bring
@@ -70,7 +73,7 @@ class Bench:
         bring(self.study.own)
         if self.threads:
             torch.set_num_threads(self.threads)
-        yield from measure(self.load(job.model), job.model, job.items, self.study)
+        yield from measure(self.load(job.model), job.model, job.items, self.study, cancel)
 
 
 def again(job: Job, study: Study, tries: Counter, death: str) -> tuple[list[Job], list[Measured]]:
@@ -97,12 +100,13 @@ def work_here(jobs: Sequence[Job], bench: Bench, cancel: threading.Event) -> Ite
     for job in jobs:
         if job.model in failed:
             continue
-        cells = bench.work(job)
         try:
-            for cell in cells:
+            for cell in bench.work(job, cancel):
                 yield cell
                 if cancel.is_set():
                     return
+        except Cancelled:
+            return
         except KvvizError as error:  # of loading: whatever is wrong with an item is a row of its cell
             failed.add(job.model)
             yield Unloaded(job.model, str(error))

@@ -22,8 +22,39 @@ def test_longbench_lines_are_read_and_unknown_fields_kept(tmp_path):
         "dataset": "hotpotqa", "language": "en", "all_classes": None, "_id": "7f",
     }  # fmt: skip
     (item,) = read_items(write(tmp_path / "some.jsonl", row))
-    assert item == Item("7f", "hotpotqa", "A text.", "Who?", ("Ann", "A. Smith"), "contains", item.meta)
+    assert item == Item("7f", "hotpotqa", "A text.", "Who?", ("Ann", "A. Smith"), "f1", item.meta)
     assert item.meta == {"length": 900, "language": "en", "all_classes": None}
+
+
+def test_a_known_dataset_is_scored_its_own_way_whatever_its_file_is_called(tmp_path):
+    asked = {"context": "A text.", "question": "Which?", "answer": ["ABC", "DEF"]}
+    path = write(
+        tmp_path / "all.jsonl",
+        asked | {"dataset": "qasper_e"},
+        asked | {"task": "vt"},
+        asked | {"task": "qa_1"},
+        asked | {"task": "vt", "metric": "f1"},
+        asked,
+    )
+    assert [item.metric for item in read_items(path)] == [
+        "f1", "contains_all", "contains_part", "f1", "contains",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["cue", "answer_prefix", "gen_prefix"])
+def test_the_beginning_of_an_answer_is_read_under_the_names_that_others_give_it(tmp_path, name):
+    asked = {"context": "A text.", "question": "Who?", name: "The keeper is"}
+    first, second = read_items(write(tmp_path / "a.jsonl", asked, asked | {name: ""}))
+    assert (first.cue, second.cue) == ("The keeper is", "")
+    assert read_items(write(tmp_path / "b.jsonl", first.to_dict()))[0] == first
+
+
+def test_several_right_answers_in_a_csv_file_are_a_json_list(tmp_path):
+    (tmp_path / "one.txt").write_text("Text.")
+    (tmp_path / "questions.csv").write_text(
+        'document,question,answers\none.txt,Who?,"[""Ann"", ""A. Smith""]"\none.txt,Which?,[sic]\n'
+    )
+    assert [item.answers for item in read_items(tmp_path)] == [("Ann", "A. Smith"), ("[sic]",)]
 
 
 def test_other_names_of_the_fields_and_ids_by_line(tmp_path):

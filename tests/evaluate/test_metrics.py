@@ -31,6 +31,8 @@ def item(metric, *answers, task="t", **meta):
             2 * 1 * 0.8 / 1.8,
         ),  # 4 of 5 words
         ("rouge_l", ("the cat",), " . ", 0),
+        ("rouge_l", (" ".join(map(str, range(700))),), " ".join(map(str, range(0, 1400, 2))), 0.5),
+        ("rouge_l", ("cat",), "cat. ", 2 / 3),  # as the package counts: a blank after a full stop is a word
         ("count", ("7",), "7 of 8 or 7", 2 / 3),
         ("retrieval", ("Paragraph 12",), "Paragraph 12 or 3", 0.5),
         ("retrieval", ("Paragraph 12",), "none", 0),

@@ -14,9 +14,9 @@ import kvviz
 from kvviz.engine.ask import Ask
 from kvviz.engine.run import compare
 from kvviz.errors import InputError
-from kvviz.evaluate import workers
+from kvviz.evaluate import cells, workers
 from kvviz.evaluate.cells import Study, measure, shown
-from kvviz.evaluate.items import Item
+from kvviz.evaluate.items import Item, lines_of
 from kvviz.evaluate.sweep import parse_shard, run_sweep
 from kvviz.results.study import COLUMNS, read_table
 
@@ -124,9 +124,9 @@ def test_what_is_there_is_not_measured_again(tiny, tmp_path, monkeypatch):
     measured = []
     real = workers.measure
 
-    def counting(model, name, what, done):
+    def counting(model, name, what, done, cancel):
         measured.extend(item.id for item in what)
-        return real(model, name, what, done)
+        return real(model, name, what, done, cancel)
 
     monkeypatch.setattr(workers, "measure", counting)
     assert sweep(tmp_path).cells == 2
@@ -231,7 +231,7 @@ def test_a_kept_run_opens_again(tiny, tmp_path):
     assert run.full.text == table.answer[0] and run.lenses
     assert (tmp_path / "cells" / f"{path.stem}.json").is_file()
     sweep(tmp_path / "none", what=items(1), done=study(keep_runs="failures"))
-    assert not list((tmp_path / "none" / "runs").iterdir())  # the full cache was wrong as well
+    assert not (tmp_path / "none" / "runs").exists()  # the full cache was wrong as well
 
 
 def test_an_item_may_say_how_long_its_answer_is(tiny, tmp_path):
@@ -249,10 +249,12 @@ def test_a_shard_is_one_of_its_parts(text):
         parse_shard(text)
 
 
-KVPRESS_FIELDS = {  # of its EvaluationConfig
-    "dataset", "data_dir", "model", "device", "press_name", "compression_ratio", "fraction", "max_new_tokens",
-    "max_context_length", "query_aware", "needle_depth", "press_init_command", "seed", "output_dir",
-}  # fmt: skip
+KVPRESS_FIELDS = [  # as its EvaluationConfig saves them
+    "dataset", "data_dir", "model", "device", "press_name", "compression_ratio",
+    "key_channel_compression_ratio", "fraction", "max_new_tokens", "max_context_length", "query_aware",
+    "needle_depth", "compression_interval", "target_size", "hidden_states_buffer_size", "output_dir",
+    "log_level", "model_kwargs", "press_init_command", "seed", "fp8",
+]  # fmt: skip
 
 
 def test_the_layout_of_kvpress(tiny, tmp_path):
@@ -272,7 +274,7 @@ def test_the_layout_of_kvpress(tiny, tmp_path):
     assert json.loads((folders[1] / "metrics.json").read_text()) == {"t": {"contains": 0.0}}
     config = yaml.safe_load((folders[1] / "config.yaml").read_text())
     assert (config["press_name"], config["compression_ratio"], config["data_dir"]) == ("snapkv", 0.5, None)
-    assert set(config) <= KVPRESS_FIELDS  # it reads its configuration back
+    assert list(config) == KVPRESS_FIELDS
 
 
 def test_ruler_and_longbench_lie_where_kvpress_puts_them(tiny, tmp_path):
@@ -331,3 +333,72 @@ def test_an_items_cue_begins_the_answer_and_what_follows_is_judged():
     assert row["answer"] == answer and row["verdict"] == "wrong" and row["n"] == prompt.n_compressible
     (other,) = measure(model, "a", [plain], study())
     assert other.cell["key"] != done.cell["key"] and other.cell["rows"][0]["n"] < row["n"]
+
+
+COMMAND = ["sweep", "--methods", "snapkv,random", "--budgets", "0.5,8", "--max-new-tokens", "1", "--model=a"]
+
+
+def test_a_dry_run_says_what_is_to_do_and_writes_nothing(tiny, tmp_path, capsys):
+    from kvviz.cli import main
+
+    where, out = tmp_path / "items.jsonl", tmp_path / "out"
+    where.write_text(lines_of(items(3)))
+    command = [*COMMAND, "--items", str(where), "--out", str(out)]
+    assert main([*command, "--dry-run"]) == 0 and not out.exists()
+    said = capsys.readouterr().out
+    assert "of 3 cells 0 are in" in said and "3 are to do: 3 texts to read" in said and "5 answers" in said
+    assert "--limit 1" in said
+    assert main([*command, "--limit", "1"]) == 0
+    before = {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+    capsys.readouterr()
+    assert main([*command, "--dry-run"]) == 0
+    said = capsys.readouterr().out
+    assert "of 3 cells 1 are in" in said and "2 are to do: 2 texts" in said and "s on one worker" in said
+    assert before == {path: path.stat().st_mtime_ns for path in out.rglob("*")}
+
+
+def test_a_dry_run_reads_a_document_once_for_its_questions(tmp_path):
+    from kvviz.evaluate.sweep import ahead
+
+    what = items(2, questions=3)
+    both = [ahead(["a"], what, study(protocol=p), tmp_path) for p in ("question-aware", "question-agnostic")]
+    assert [(a.cells, a.readings) for a in both] == [(6, 6), (6, 2)]
+    assert both[1].characters == sum(len(TEXT) * (2 + d) for d in range(2))
+
+
+def test_a_task_or_option_that_is_not_there_is_said_before_a_model_is_loaded(tmp_path, capsys, monkeypatch):
+    from kvviz.cli import main
+
+    monkeypatch.setattr("kvviz.models.load_model", None)
+    for task, sentence in [
+        ("task:nope", "There is no task 'nope'"),
+        ("task:vt:toke=5", "The task vt has no option 'toke'. Its options: tokens, count, seed."),
+    ]:
+        assert main([*COMMAND, "--items", task, "--out", str(tmp_path)]) == 2
+        assert sentence in capsys.readouterr().err
+
+
+def test_a_model_that_was_left_out_is_not_counted_as_done(tiny, tmp_path, capsys):
+    from kvviz.cli import main
+
+    said = []
+    sweep(tmp_path / "one", ["gone", "a"], say=lambda done, total, left: said.append((done, total)))
+    assert said == [(0, 4), (1, 4), (2, 4)]
+    (tmp_path / "items.jsonl").write_text(lines_of(items(1)))
+    more = ["--items", str(tmp_path / "items.jsonl"), "--out", str(tmp_path / "two"), "--models", "gone,a"]
+    assert main([*COMMAND, *more]) == 2  # not all of what was asked for
+    assert "gone was left out" in capsys.readouterr().err
+
+
+def test_stopping_does_not_wait_for_the_end_of_a_cell(tiny, tmp_path, monkeypatch):
+    cancel = threading.Event()
+    real = cells.compare
+
+    def compare_and_stop(*args, **kwargs):
+        cancel.set()
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(cells, "compare", compare_and_stop)
+    assert sweep(tmp_path, cancel=cancel).cells == 0
+    monkeypatch.setattr(cells, "compare", real)
+    assert sweep(tmp_path).cells == 2

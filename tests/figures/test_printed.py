@@ -175,3 +175,13 @@ def test_the_command_writes_files_for_each_kind(tmp_path, capsys):
     assert capsys.readouterr().out.count("\n") == 2
     assert main(["plot", str(tmp_path), "--kind", "pie"]) == 2
     assert "There is no plot 'pie'" in capsys.readouterr().err
+
+
+def test_a_kind_that_cannot_be_drawn_is_said_and_the_others_are_drawn(tmp_path, capsys):
+    for name, data in table_files(table(documents=6, kl=np.nan).to_dict("records")).items():
+        (tmp_path / name).write_bytes(data)
+    # the file of the table is as good as its folder
+    assert main(["plot", str(tmp_path / "table.parquet"), "--kind", "kl-budget,score-budget"]) == 2
+    said = capsys.readouterr()
+    assert "nothing to plot as kl-budget" in said.err and "score-budget-m-question-aware.svg" in said.out
+    assert {path.stem for path in (tmp_path / "plots").iterdir()} == {"score-budget-m-question-aware"}
