@@ -1,4 +1,4 @@
-"""Writes the tables of docs/DEPLOY.md: models with the memory they need, settings. Run after changing either:
+"""Writes the tables of docs/DEPLOY.md: GPUs, models with the memory they need, settings. Run after a change:
 `python docs/make_deploy.py`."""
 
 from __future__ import annotations
@@ -11,10 +11,33 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from kvviz.models.catalog import CATALOG, LENGTHS
-from kvviz.settings import ROWS
+from kvviz.hardware import Room
+from kvviz.models.catalog import CATALOG, LENGTHS, chosen_first
+from kvviz.settings import ROWS, settings
 
 PATH = ROOT / "docs" / "DEPLOY.md"
+
+
+# The Hub's GPUs: name, gigabytes of GPU memory, dollars an hour, whether they compute in bfloat16.
+HARDWARE = (
+    ("T4 small", 16, "0.40", False),
+    ("L4", 24, "0.80", True),
+    ("A10G small", 24, "1.00", True),
+    ("L40S", 48, "1.80", True),
+    ("A100 large", 80, "2.50", True),
+    ("4x A10G large", 96, "5.00", True),
+    ("4x L40S", 192, "8.30", True),
+    ("4x A100", 320, "10.00", True),
+)
+
+
+def hardware_rows() -> list[str]:
+    """A row a GPU, with the model that a public page starts with there."""
+    limits = settings({"KVVIZ_PUBLIC": "1"})
+    first = [chosen_first(limits, Room(True, gb * 10**9, half)).id for _, gb, _, half in HARDWARE]
+    return [
+        f"| {name} | {gb} GB | ${price} | `{id}` |" for (name, gb, price, _), id in zip(HARDWARE, first)
+    ]
 
 
 def model_rows() -> list[str]:
@@ -50,8 +73,9 @@ def _shown(value: Any) -> str:
 
 
 def with_tables(text: str) -> str:
-    """The text with both tables as they are now."""
-    for name, rows in (("models", model_rows()), ("settings", setting_rows())):
+    """The text with its tables as they are now."""
+    tables = {"hardware": hardware_rows(), "models": model_rows(), "settings": setting_rows()}
+    for name, rows in tables.items():
         place = re.compile(rf"(<!-- {name} -->\n(?:.*\n){{2}})(?:\|.*\n)*(?=<!-- end of {name} -->)")
         text = place.sub(lambda found, rows=rows: found[1] + "".join(f"{row}\n" for row in rows), text)
     return text

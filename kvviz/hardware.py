@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from kvviz import memory
 
-# Of the slice of a GPU that ZeroGPU lends, where the Space does not say another size.
-_LENT_BYTES = 74_625_056_768
+_LENT_BYTES = 48 * 10**9  # of the half of a GPU that ZeroGPU lends, where the Space does not say
 
 
 def lent() -> bool:
@@ -22,15 +21,24 @@ class Room:
 
     gpu     it is that of one or more GPUs.
     bytes   of all of them together, None where the system does not say.
+    half    the GPU computes in bfloat16; those before Ampere do not.
     """
 
     gpu: bool
     bytes: int | None
+    half: bool = True
 
     @property
     def dtype(self) -> str:
-        """What "auto" may come to and takes most memory: GPUs compute in 16 bits."""
-        return "bfloat16" if self.gpu else "float32"
+        """What "auto" may come to and takes most memory."""
+        return "bfloat16" if self.gpu and self.half else "float32"
+
+
+def gpu_has_bfloat16() -> bool:
+    """Whether the GPU here computes in bfloat16 itself."""
+    import torch
+
+    return torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def room() -> Room:
@@ -43,4 +51,5 @@ def room() -> Room:
     if not torch.cuda.is_available():
         return Room(False, memory.total())
     gpus = range(torch.cuda.device_count())
-    return Room(True, sum(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus))
+    most = sum(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus)
+    return Room(True, most, gpu_has_bfloat16())

@@ -104,6 +104,7 @@ def test_tables_of_the_deployment_guide_are_the_programs():
 
     text = make_deploy.PATH.read_text(encoding="utf-8")
     assert len(make_deploy.model_rows()) > 20 and make_deploy.model_rows()[-1] in text
+    assert make_deploy.hardware_rows()[0] in text and "`KVVIZ_PUBLIC`" in text
     assert make_deploy.with_tables(text) == text, "run python docs/make_deploy.py"
 
 

@@ -3,6 +3,8 @@
 import re
 import runpy
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,6 +32,28 @@ def test_front_matter_makes_a_space():
 
     assert front["sdk_version"] == gradio.__version__, "the Space should run the tested gradio"
     assert front["python_version"] >= "3.11"
+
+
+def test_one_line_makes_it_a_docker_space(tmp_path):
+    """The command of the deployment guide, on a copy."""
+    guide = (ROOT / "docs" / "DEPLOY.md").read_text(encoding="utf-8")
+    (command,) = re.findall(r"`(sed -i .* README\.md)`", guide)
+    (tmp_path / "README.md").write_text(README, encoding="utf-8")
+    subprocess.run(shlex.split(command), cwd=tmp_path, check=True)
+    changed = yaml.safe_load((tmp_path / "README.md").read_text(encoding="utf-8").split("---\n")[1])
+    assert changed == {**front_matter(), "sdk": "docker"}
+    port = re.search(r"^EXPOSE (\d+)$", (ROOT / "Dockerfile").read_text(encoding="utf-8"), re.M)[1]
+    assert changed["app_port"] == int(port)
+
+
+def test_the_way_to_the_hub_takes_binary_files():
+    """The Hub refuses a plain push of pictures and archives; its own command stores them."""
+    guide = (ROOT / "docs" / "DEPLOY.md").read_text(encoding="utf-8")
+    (command,) = set(re.findall(r"`hf (upload OWNER/NAME .*?)`", guide))
+    hf = Path(sys.executable).with_name("hf")
+    told = subprocess.run([hf, "upload", "--help"], capture_output=True, text=True, check=True).stdout
+    assert all(word.split("=")[0] in told for word in shlex.split(command) if word.startswith("--"))
+    assert "space" in told and "git push space" not in guide
 
 
 def test_requirements_admit_the_spaces_torch():

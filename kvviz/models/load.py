@@ -18,7 +18,7 @@ from transformers.utils import logging as hf_logging
 
 from kvviz import memory
 from kvviz.errors import ModelError
-from kvviz.hardware import lent
+from kvviz.hardware import gpu_has_bfloat16, lent
 from kvviz.identity import model_name, shown
 from kvviz.models.adapters import Model, family_of, wrap_model
 from kvviz.models.catalog import CATALOG, offer, offered
@@ -248,15 +248,11 @@ def pick_dtype(dtype: str, device: torch.device) -> torch.dtype:
     if dtype == "auto":
         if lent():  # it waits on the CPU and computes on a GPU that has bfloat16
             return torch.bfloat16
-        fast = _gpu_has_bfloat16() if device.type == "cuda" else _cpu_has_bfloat16()
+        fast = gpu_has_bfloat16() if device.type == "cuda" else _cpu_has_bfloat16()
         return torch.bfloat16 if fast else torch.float32
     if dtype not in DTYPES:
         raise ModelError(f"There is no dtype {dtype!r}; choose one of {', '.join(DTYPES)}.")
     return getattr(torch, dtype)
-
-
-def _gpu_has_bfloat16() -> bool:
-    return torch.cuda.is_bf16_supported(including_emulation=False)
 
 
 def _cpu_has_bfloat16() -> bool:

@@ -1,5 +1,7 @@
 """The catalogue: what its models weigh, which fit, which one the page starts with."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from reference import prompt_of
@@ -83,6 +85,7 @@ def test_what_fits_is_offered_and_the_largest_of_it_is_first_on_a_gpu():
     assert first(Room(True, 1 * GB)) == "smollm2-135m"
     assert first(Room(True, 16 * GB)) == "qwen3-4b"
     assert first(Room(True, 24 * GB)) == "qwen3-8b"
+    assert first(Room(True, 16 * GB, half=False)) == "qwen3-1.7b"  # without bfloat16 it takes twice as much
     assert first(Room(True, 80 * GB)) == "qwen3-32b"
     assert first(Room(True, 640 * GB)) == "qwen2.5-72b"
     assert first(Room(True, 80 * GB), KVVIZ_MODELS="qwen3-4b,llama-3.1-8b") == "qwen3-4b"  # one is gated
@@ -103,6 +106,24 @@ def test_where_a_gpu_is_lent_cuda_is_left_alone(monkeypatch):
     assert lent() and room() == Room(True, 40 * GB)
     assert pick_device("auto") == torch.device("cpu")
     assert pick_dtype("auto", torch.device("cpu")) == torch.bfloat16
+
+
+def test_the_slice_of_a_lent_gpu_is_48_gb_where_nothing_else_is_said(monkeypatch):
+    monkeypatch.setenv("SPACES_ZERO_GPU", "true")
+    monkeypatch.delenv("ZEROGPU_CUDA_TOTAL_MEMORY", raising=False)
+    monkeypatch.setattr("kvviz.memory.total", lambda: 200 * GB)
+    assert room() == Room(True, 48 * GB)
+
+
+@pytest.mark.parametrize("half", [True, False])
+def test_a_gpu_without_bfloat16_is_asked_for_the_float32_that_is_loaded_there(monkeypatch, half):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    one = SimpleNamespace(total_memory=16 * GB)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda gpu: one)
+    monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: half)
+    assert room() == Room(True, 32 * GB, half)
+    assert room().dtype == str(pick_dtype("auto", torch.device("cuda"))).removeprefix("torch.")
 
 
 def test_a_model_too_large_for_one_gpu_is_spread_over_several(monkeypatch):
