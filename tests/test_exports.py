@@ -24,7 +24,7 @@ from kvviz.figures.why_minimap import why_minimap_table
 from kvviz.figures.why_table import why_table
 from kvviz.results.answers import all_answers_table
 from kvviz.results.measures import MEASURE
-from kvviz.results.table import Table
+from kvviz.results.table import Table, csv_text, formula_text
 
 
 def every_table(c):
@@ -91,6 +91,25 @@ def test_csv_keeps_blanks_and_line_ends_readable_and_guards_behind_them():
     c.prompt.tokens[60:62] = ["\n", " "]
     rows = kept_table(c, "snapkv", 0.2).rows(None)
     assert [rows[60]["text"], rows[61]["text"]] == ["⏎", "·"]
+
+
+FORMULAS = ["=1+1", "\x0b=1+1", "\u2009\u00ad =1+1", "\x00@a", "\u202e+1", "'=1+1", "a;=1+1;b", "; \u200f-2",
+            "''@x"]
+
+
+@pytest.mark.parametrize("text", FORMULAS)
+def test_a_cell_is_no_formula_wherever_a_spreadsheet_splits_and_reads_back_as_it_was(text):
+    """Semicolons separate cells in many countries; what is not seen before a sign may be skipped."""
+    _, cell = csv_format.reader(io.StringIO(csv_text({"x": [text]}).removeprefix("\ufeff")))
+    for part in cell[0].split(";"):
+        seen = "".join(sign for sign in part if sign.isprintable()).strip()
+        assert not seen.startswith(("=", "+", "-", "@")), cell
+    assert formula_text(cell[0]) == text
+
+
+def test_tabs_part_no_cells_and_names_of_columns_are_text_too():
+    table = csv_text({"=1+1": ["a\t=1+1", "\t=2"]}).removeprefix("\ufeff")
+    assert table.splitlines() == ["'=1+1", "a⇥=1+1", "⇥=2"]
 
 
 def test_masks_unpack_as_the_manifest_says():

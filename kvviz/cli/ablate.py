@@ -10,6 +10,7 @@ from kvviz.cli.files import write_out
 from kvviz.cli.terminal import interruptible, printable
 from kvviz.engine.ask import Ask, whole
 from kvviz.errors import InputError
+from kvviz.results.table import csv_text
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -43,7 +44,8 @@ def run(args: argparse.Namespace) -> int:
     show.end()
     table = found.to_frame()
     if args.csv:
-        write_out(args.csv, lambda path: table.to_csv(path, index=False))
+        columns = {str(name): list(table[name]) for name in table}
+        write_out(args.csv, lambda path: path.write_text(csv_text(columns), "utf-8", "replace"))
     said = table.assign(text=table.text.map(printable))
     print(said.to_string(index=False, na_rep="", max_colwidth=60))
     moved = ", ".join(f"{name} {value:.3f}" for name, value in found.spread().items())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv as csv_format
 import io
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -61,18 +62,26 @@ def _take(values: Sequence[Any] | np.ndarray, chosen: np.ndarray) -> list[Any]:
     return [finite_or_none(values[i]) for i in chosen]
 
 
-_FORMULA = ("=", "+", "-", "@", "＝", "＋", "－", "＠", "\t")
-_SKIPPED = " \u00a0\u3000\u200b\u2060\ufeff"
+# Line ends and tabs as the signs they have elsewhere: a cell stays a cell for programs that split at them.
+_SIGNS = {"\r\n": "⏎", "\n": "⏎", "\r": "␍", "\t": "⇥"}
+_BREAK = re.compile("\r\n|[\n\r\t]")
+# A formula begins a cell, or what follows a semicolon, at which the spreadsheets of many countries split;
+# blanks and what cannot be seen before it are skipped by some programs. An apostrophe already there is doubled, so that
+# taking one away gives the text back.
+_HIDDEN = r"[\s\x00-\x1f\x7f\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
+_FORMULA = rf"'*{_HIDDEN}*[=+\-@＝＋－＠]"
+_BARE = re.compile(rf"(^|;)(?={_FORMULA})")
+_GUARDED = re.compile(rf"(^|;)'(?={_FORMULA})")
 
 
 def csv_text(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> str:
     """Columns as CSV. Where there is text it starts with a byte-order mark, by which a spreadsheet knows
-    the encoding; line ends in text are written as "⏎", and text that a spreadsheet would run as a formula
-    gets a leading '.
+    the encoding; line ends and tabs in text are written as "⏎" and "⇥", and text that a spreadsheet would run
+    as a formula gets an apostrophe before it.
     """
     out = io.StringIO()
     writer = csv_format.writer(out, lineterminator="\n")
-    writer.writerow(columns)
+    writer.writerow([_cell(name) for name in columns])
     lists = [v.tolist() if isinstance(v, np.ndarray) else v for v in columns.values()]
     has_text = any(isinstance(value, str) for values in lists for value in values)
     for row in zip(*lists):
@@ -83,14 +92,10 @@ def csv_text(columns: Mapping[str, Sequence[Any] | np.ndarray]) -> str:
 def _cell(value: Any) -> Any:
     value = finite_or_none(value)
     if isinstance(value, str):
-        value = value.replace("\r\n", "⏎").replace("\n", "⏎").replace("\r", "␍")
-        # Some programs skip blanks, and what cannot be seen, before they look for a formula.
-        visible = value.lstrip(_SKIPPED)
-        return "'" + value if visible.startswith(_FORMULA) else value
+        return _BARE.sub(r"\1'", _BREAK.sub(lambda found: _SIGNS[found[0]], value))
     return "" if value is None else value
 
 
 def formula_text(cell: str) -> str:
     """A cell's text as it was before `csv_text` made it harmless to a spreadsheet."""
-    bare = cell[1:]
-    return bare if cell.startswith("'") and bare.lstrip(_SKIPPED).startswith(_FORMULA) else cell
+    return _GUARDED.sub(r"\1", cell)

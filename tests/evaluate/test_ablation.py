@@ -48,6 +48,7 @@ def test_command(tmp_path, monkeypatch, capsys):
     ask = ["ablate", "--document", str(text), "--question", "?", "--max-new-tokens", "3", "--quiet"]
     assert cli.main([*ask, "--windows", "4", "--pools", "max3,none", "--csv", str(out)]) == 0
     assert len(pd.read_csv(out)) == 1 + 3 * 2
+    assert out.read_bytes().startswith(b"\xef\xbb\xbf")  # as every table of ours: see csv_text
     shown = capsys.readouterr().out
     table, _, moved = shown.partition("\n\n")
     assert "when one thing alone changes" in moved
