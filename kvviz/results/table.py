@@ -66,8 +66,8 @@ def _take(values: Sequence[Any] | np.ndarray, chosen: np.ndarray) -> list[Any]:
 _SIGNS = {"\r\n": "⏎", "\n": "⏎", "\r": "␍", "\t": "⇥"}
 _BREAK = re.compile("\r\n|[\n\r\t]")
 # A formula begins a cell, or what follows a semicolon, at which the spreadsheets of many countries split;
-# blanks and what cannot be seen before it are skipped by some programs. An apostrophe already there is doubled, so that
-# taking one away gives the text back.
+# blanks and what cannot be seen before it are skipped by some programs. An apostrophe already there is
+# doubled, so that taking one away gives the text back.
 _HIDDEN = r"[\s\x00-\x1f\x7f\xad\u061c\u180e\u200b-\u200f\u202a-\u202e\u2060-\u2069\ufeff]"
 _FORMULA = rf"'*{_HIDDEN}*[=+\-@＝＋－＠]"
 _BARE = re.compile(rf"(^|;)(?={_FORMULA})")
