@@ -7,8 +7,8 @@ As there: RULER's tasks of one length are one folder ("ruler", the length as dat
 task, a LongBench task is a folder ("longbench", the task as data_dir) with one number, of LongBench-E with
 one a range of lengths; config.yaml holds all of its fields (0.5.5) and no others. Methods that it has stand
 under the names of its presses, so that it reads such a configuration back; what it does not have keeps its
-own name, as other tasks do. Texts in predictions.csv are as they are, for programs: unlike the tables of kvviz it
-is not made safe for a spreadsheet.
+own name, as other tasks do. Texts in predictions.csv are as they are, for programs: unlike the tables of
+kvviz it is not made safe for a spreadsheet.
 """
 
 from __future__ import annotations
