@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from kvviz.models import Model
 
 LAYOUTS = ("table", "kvpress")
+_EVERY = 10  # seconds between lines of progress that go to a file
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -146,7 +149,13 @@ def run_study(
         return Done(Outcome(out), found, 0)
     _keep_items(out, found)
 
+    said = -math.inf
+
     def say(done: int, total: int, left: float | None) -> None:
+        nonlocal said
+        if not show.live and 0 < done < total and time.monotonic() - said < _EVERY:
+            return  # a log is not to be filled with thousands of cells
+        said = time.monotonic()
         tail = "" if not left else f", about {_time(left)} left"
         show.message(f"{done:,} of {total:,} cells (item x model) done{tail}")
 

@@ -105,7 +105,10 @@ def _generated(name: str, tokenizer: Any) -> Iterable[Item]:
         raise InputError("Generated tasks are counted in tokens: hand over the model's tokenizer.")
     from kvviz.evaluate.tasks import TASKS
 
-    return TASKS[ref.id](tokenizer, **ref.given)
+    try:
+        return TASKS[ref.id](tokenizer, **ref.given)
+    except InputError as error:
+        raise InputError(f"{TASK}{name}: {error}") from error
 
 
 def check_task(name: str) -> MethodRef:

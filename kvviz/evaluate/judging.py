@@ -20,7 +20,8 @@ def metric_of(item: Item) -> Metric:
 def judged(item: Item, text: str) -> tuple[str, float | None]:
     """("right", "wrong" or "", score from 0 to 1 or None) of an answer, thoughts left out.
 
-    Without right answers, and where the model was cut off while it was thinking, there is neither.
+    Without right answers, and where the model was cut off while it was thinking, there is neither; a metric
+    that does not judge gives a score alone.
     """
     answer = answer_part(text)
     if not item.answers or answer is None:
@@ -28,5 +29,7 @@ def judged(item: Item, text: str) -> tuple[str, float | None]:
     metric = metric_of(item)
     answer = as_scored(answer, item)
     score = float(metric.of(answer, item))
+    if not metric.judges:
+        return "", score
     right = score >= 1 or (metric.graded and any(contains_expected(answer, a) for a in item.answers))
     return "right" if right else "wrong", score

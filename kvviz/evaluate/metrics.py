@@ -50,13 +50,15 @@ class Metric:
 
     of      of(answer, item) -> 0 to 1; it sees all right answers and takes the best, or counts how many are
             there, as its benchmark does.
-    graded  scores between 0 and 1 are usual and a full 1 is not needed to be right (F1, ROUGE): an answer
-            is then also right where it contains a right answer.
+    graded  scores between 0 and 1 are usual and a full 1 is not needed to be right (F1): an answer is then
+            also right where it contains a right answer.
+    judges  False: how alike two texts are, as of summaries and lines of code; none is right or wrong.
     """
 
     id: str
     of: Callable[[str, Item], float]
     graded: bool = False
+    judges: bool = True
 
 
 def best(pair: Callable[[str, str], float]) -> Callable[[str, Item], float]:
@@ -154,10 +156,10 @@ METRICS = {
         Metric("contains_all", contains_all),
         Metric("contains_part", contains_part),
         Metric("f1", best(f1), graded=True),
-        Metric("rouge_l", best(rouge_l), graded=True),
+        Metric("rouge_l", best(rouge_l), judges=False),
         Metric("classification", classification),
         Metric("retrieval", best(retrieval)),
         Metric("count", best(count)),
-        Metric("edit_similarity", best(edit_similarity), graded=True),
+        Metric("edit_similarity", best(edit_similarity), judges=False),
     )
 }

@@ -14,7 +14,7 @@ from kvviz.figures.palette import role
 from kvviz.results import evidence as said
 from kvviz.results import words as text
 from kvviz.results.evidence import SLICES, Pick
-from kvviz.results.scoreboard import MEASURES, telling
+from kvviz.results.scoreboard import MEASURES, estimated, telling
 from kvviz.results.statistics import Estimate
 from kvviz.results.sweeps import Sweep
 from kvviz.results.table import Table
@@ -65,7 +65,7 @@ def evidence_slices_table(sweep: Sweep, pick: Pick) -> EvidenceSlicesTable:
             else:
                 used = telling(own, pick.measure)
             if len(used):
-                found.append((name, method, said.estimate(used, pick.measure)))
+                found.append((name, method, estimated(used, pick.measure)))
     if not found:
         raise InputError(f"No item of this table can be sorted by {SLICES[pick.by]} and counts here.")
     return EvidenceSlicesTable(pick, chosen, list(dict.fromkeys(name for name, _, _ in found)), found)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import math
+import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -273,6 +274,7 @@ def latex(plot: Plot) -> str:
         shown = shown.reindex(index=list(dict.fromkeys(rows.method)), columns=order).fillna("--")
         shown = shown.reset_index().rename_axis(columns=None)
     text = shown.to_latex(index=False, escape=True, column_format="l" + "r" * (shown.shape[1] - 1))
+    text = re.sub(r"(?<=[ \[])-(?=\d)", "$-$", text)  # a minus, not a hyphen
     said = f"{_title(plot)}. {plot.words}".replace("\n", " ").replace("\r", " ")
     return f"% {said}\n{text}"
 

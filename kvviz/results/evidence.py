@@ -11,8 +11,8 @@ import numpy as np
 from kvviz.errors import InputError
 from kvviz.results import words as text
 from kvviz.results.comparison import FULL
-from kvviz.results.scoreboard import MEASURES, Line, on_both, paired, scoreboard, telling
-from kvviz.results.statistics import ALPHA, Estimate, bootstrap_mean, wilson
+from kvviz.results.scoreboard import MEASURES, Line, estimated, on_both, paired, scoreboard, telling
+from kvviz.results.statistics import ALPHA, Estimate
 from kvviz.results.sweeps import Sweep
 from kvviz.types import QUESTION_AGNOSTIC
 
@@ -226,14 +226,7 @@ def line_of(sweep: Sweep, pick: Pick, method: str) -> Estimate:
     """The estimate of one method at the budget."""
     rows = sweep.of(pick.model, pick.protocol)
     here = rows[(rows.method == method) & (rows.budget_name == pick.budget)]
-    return estimate(telling(here, pick.measure), pick.measure)
-
-
-def estimate(used: pd.DataFrame, measure: str) -> Estimate:
-    """Of rows that tell: a share with Wilson's interval, a mean with the bootstrap's by document."""
-    if measure == "right":
-        return wilson(int(used.right.eq(True).sum()), len(used))
-    return bootstrap_mean(used[measure].astype(float).tolist(), list(used.document))
+    return estimated(telling(here, pick.measure), pick.measure)
 
 
 def here(sweep: Sweep, pick: Pick) -> pd.DataFrame:

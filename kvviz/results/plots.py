@@ -120,7 +120,7 @@ def _lines(rows: pd.DataFrame, methods: list[str], measure: str, base: str) -> t
         }
         for line in lines
     )  # fmt: skip
-    return found, _of_what(rows, measure)
+    return found, _of_what(rows, measure, [line.estimate.n for line in lines])
 
 
 def _grid(rows: pd.DataFrame, methods: list[str], measure: str, base: str) -> tuple[pd.DataFrame, str]:
@@ -189,11 +189,13 @@ def _estimate(e: Estimate) -> dict[str, Any]:
     return {"value": e.value, "low": e.low, "high": e.high, "n": e.n}
 
 
-def _of_what(rows: pd.DataFrame, measure: str) -> str:
+def _of_what(rows: pd.DataFrame, measure: str, counted: list[int]) -> str:
     items, documents = rows["item"].nunique(), rows.document.nunique()
     said = f"{items} items, {documents} documents; 95 % intervals"
     if measure in ("right", "score"):
-        said += "; items that the full cache gets wrong, or that need no document, are left out"
+        fewest, most = min(counted, default=0), max(counted, default=0)
+        count = most if fewest == most else f"{fewest} to {most}"
+        said += f" over {count}: those that the full cache gets wrong, or that need no document, are left out"
     return said + "."
 
 

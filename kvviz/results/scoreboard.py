@@ -54,11 +54,26 @@ def with_full(table: pd.DataFrame) -> pd.DataFrame:
 
 def telling(rows: pd.DataFrame, measure: str) -> pd.DataFrame:
     """The rows that say something about a method: for verdicts and scores, those of items that the full
-    cache answers rightly and that need their document."""
+    cache answers rightly (without a verdict: with any score) and that need their document."""
     usable = rows[rows[measure].notna()]
     if measure in ("right", "score"):
-        usable = usable[usable.full_right.eq(True) & ~usable.knew.fillna("").astype(bool)]
+        served = usable.full_right.eq(True) | (usable.full_right.isna() & usable.full_score.gt(0))
+        usable = usable[served & ~usable.knew.fillna("").astype(bool)]
     return usable
+
+
+def estimated(used: pd.DataFrame, measure: str) -> Estimate:
+    """Of rows that tell: a share with Wilson's interval, a mean with the bootstrap's by document."""
+    if measure == "right":
+        return wilson(int(used.right.eq(True).sum()), len(used))
+    values = used[measure].astype(float)
+    found = bootstrap_mean(values.tolist(), list(used.document))
+    if measure == "score" and found.low == found.high and found.value in (0, 1):
+        # Resampling what is all 0 or all 1 knows no doubt: Wilson's interval, a document counted once.
+        documents = used.document.nunique()
+        told = wilson(documents * int(found.value), documents)
+        return Estimate(found.value, told.low, told.high, found.n)
+    return found
 
 
 def scoreboard(table: pd.DataFrame, measure: str) -> list[Line]:
@@ -70,15 +85,12 @@ def scoreboard(table: pd.DataFrame, measure: str) -> list[Line]:
     groups = t[t.method != FULL].groupby(["model", "protocol", "method", "budget_name"], sort=False)
     for key, rows in groups:
         model, protocol, method, budget = map(str, key)
-        used = telling(rows, measure)
-        if measure == "right":
-            estimate = wilson(int(used.right.sum()), len(used))
-        else:
-            estimate = bootstrap_mean(used[measure].astype(float).tolist(), list(used.document))
+        estimate = estimated(telling(rows, measure), measure)
+        missed = rows.full_right.eq(False) | (rows.full_right.isna() & rows.full_score.eq(0))
         lines.append(
             Line(
                 model, protocol, method, budget, float(rows.share.mean()), measure, estimate,
-                full_failed=int(rows.full_right.eq(False).sum()),
+                full_failed=int(missed.sum()),
                 knew=int(rows.knew.fillna("").astype(bool).sum()),
                 empty=int(rows["empty"].fillna(False).astype(bool).sum()),
                 without_answer=int(rows.reason.fillna("").astype(bool).sum()),

@@ -135,3 +135,10 @@ def test_a_graded_metric_is_right_where_the_answer_is_contained():
     verdict, score = judged(item, "behind the red door")
     assert verdict == "right" and score == pytest.approx(2 * 2 / 5)  # articles do not count
     assert judged(item, "the blue door")[0] == "wrong"
+
+
+@pytest.mark.parametrize("metric", ["rouge_l", "edit_similarity"])
+def test_how_alike_two_texts_are_is_no_verdict(metric):
+    item = Item("a", "t", "d", "q", ("return one",), metric)
+    assert judged(item, "return two")[0] == "" and 0 < judged(item, "return two")[1] < 1
+    assert judged(item, "return one") == ("", pytest.approx(1))

@@ -402,3 +402,12 @@ def test_stopping_does_not_wait_for_the_end_of_a_cell(tiny, tmp_path, monkeypatc
     assert sweep(tmp_path, cancel=cancel).cells == 0
     monkeypatch.setattr(cells, "compare", real)
     assert sweep(tmp_path).cells == 2
+
+
+def test_a_log_is_not_filled_with_a_line_a_cell(tiny, tmp_path, capsys):
+    from kvviz.cli import main
+
+    (tmp_path / "items.jsonl").write_text(lines_of(items(4)))
+    assert main([*COMMAND, "--items", str(tmp_path / "items.jsonl"), "--out", str(tmp_path / "out")]) == 0
+    lines = [line for line in capsys.readouterr().err.splitlines() if "cells (item x model)" in line]
+    assert lines == ["0 of 4 cells (item x model) done", "4 of 4 cells (item x model) done"]

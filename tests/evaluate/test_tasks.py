@@ -111,6 +111,8 @@ def test_what_cannot_be_made_is_refused_in_a_sentence(tmp_path):
         TASKS["qa"](TOKENIZER)
     with pytest.raises(InputError, match=r"comes within 2% of 100 tokens .* nearest has \d+"):
         TASKS["niah_multiquery"](TOKENIZER, tokens=100)
+    with pytest.raises(InputError, match="^task:niah_multiquery:tokens=100: No text of this task"):
+        read_items("task:niah_multiquery:tokens=100", TOKENIZER)  # one of several, on a command line
     with pytest.raises(InputError, match="no option 'depth'"):
         read_items("task:vt:depth=3", TOKENIZER)
 

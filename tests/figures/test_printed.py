@@ -185,3 +185,14 @@ def test_a_kind_that_cannot_be_drawn_is_said_and_the_others_are_drawn(tmp_path, 
     said = capsys.readouterr()
     assert "nothing to plot as kl-budget" in said.err and "score-budget-m-question-aware.svg" in said.out
     assert {path.stem for path in (tmp_path / "plots").iterdir()} == {"score-budget-m-question-aware"}
+
+
+def test_a_plot_of_scores_says_how_many_items_it_is_over():
+    (plot,) = plots(table(documents=8, full_right=lambda d: d > 1), "score-budget")
+    assert plot.words.startswith("24 items, 8 documents; 95 % intervals over 18: those that the full")
+
+
+def test_a_negative_number_has_a_minus_in_latex():
+    (plot,) = plots(table(), "pairs", budgets=[0.1], methods=["snapkv", "criticalkv"])
+    tex = printed.latex(plot)
+    assert "& $-$0.4" in tex and "[$-$0.4" in tex and " -0" not in tex and "[-" not in tex

@@ -43,6 +43,27 @@ def test_items_the_full_cache_fails_on_are_no_methods_loss():
     assert kl.estimate.n == 20  # KL needs no right answer
 
 
+def test_all_of_a_few_documents_is_no_certainty():
+    table = made(8, {"snapkv": 0.0, "criticalkv": 1.0})
+    none, every = (line.estimate for line in scoreboard(table, "score"))
+    assert (none.value, none.low, none.high) == (0, 0, pytest.approx(0.324, abs=1e-3))  # Wilson's of 0 of 8
+    assert (every.value, every.low, every.high) == (1, pytest.approx(0.676, abs=1e-3), 1)
+    asked_twice = pd.concat([table, table.assign(item=table["item"] + "b")])  # the same eight documents
+    line = scoreboard(asked_twice, "score")[0]
+    assert line.estimate.n == 16 and line.estimate.high == none.high
+    assert math.isnan(scoreboard(made(5, {"snapkv": 0.0}), "score")[0].estimate.high)
+
+
+def test_scores_that_judge_nobody_count_wherever_the_full_cache_has_any():
+    """Summaries are alike or not, none is right."""
+    table = made(10, {"snapkv": 1.0}).assign(metric="rouge_l", verdict="", score=0.25)
+    table.loc[(table.method == "full") & (table["item"] == "i3"), "score"] = 0.0
+    (line,) = scoreboard(table, "score")
+    assert (line.estimate.n, line.estimate.value, line.full_failed) == (9, 0.25, 1)
+    assert paired(table.assign(budget_name="5%"), "snapkv", "snapkv", "score").difference.n == 9
+    assert scoreboard(table, "right")[0].estimate.n == 0
+
+
 def test_pairs_are_of_the_same_items():
     table = made(20, {"snapkv": 0.3, "criticalkv": 0.9})
     found = paired(table[table["item"] != "i3"], "snapkv", "criticalkv", "right")
