@@ -24,6 +24,7 @@ from kvviz.models.adapters import Model, family_of, wrap_model
 from kvviz.models.catalog import CATALOG, offer, offered
 from kvviz.models.converted import EMBEDDED, NO_NETWORK, converted_folder, embedded_key, gguf_key
 from kvviz.models.gguf import Progress
+from kvviz.models.hub_cache import damaged_sentence, drop_damaged
 from kvviz.models.room import NO_MEMORY, check_memory
 from kvviz.settings import settings
 from kvviz.types import DTYPES
@@ -135,13 +136,14 @@ def _read_folder(folder: Path, id: str, dtype: torch.dtype, spread: bool) -> tup
 
 
 def _read_hub(id: str, dtype: torch.dtype, say: Progress, spread: bool) -> tuple[Any, Any]:
-    """From the hub's local cache if it is complete there, else over the network."""
+    """From the hub's local cache if it is complete and whole there, else over the network."""
     try:
         return _read(id, id, dtype, spread, local_files_only=True)
     except ModelError:
         raise
-    except Exception:  # not cached, or not all of it
-        say(f"Fetching {id}", None)
+    except Exception:  # not cached, not all of it, or damaged
+        damaged = drop_damaged(id)
+        say(f"Fetching {id} again: it was damaged" if damaged else f"Fetching {id}", None)
     try:
         # One quick question first: without a network the loader would retry for half a minute.
         get_hf_file_metadata(hf_hub_url(id, "config.json"), timeout=10)
@@ -149,7 +151,13 @@ def _read_hub(id: str, dtype: torch.dtype, say: Progress, spread: bool) -> tuple
     except ModelError:
         raise
     except Exception as error:  # hub, network and format errors have no common base
-        raise ModelError(_hub_sentence(id, error)) from error
+        sentence = _hub_sentence(id, error)
+        if damaged and sentence == NO_NETWORK:
+            sentence = (
+                f"What was fetched of {id} earlier was damaged ({', '.join(damaged)}) and is removed; try "
+                "again when there is a network."
+            )
+        raise ModelError(sentence) from error
 
 
 def _read(
@@ -215,11 +223,8 @@ def _hub_sentence(id: str, error: BaseException) -> str:
         return NO_NETWORK
     if "EntryNotFoundError" in kinds:
         return f"{id} holds no transformers model (there is no config.json)."
-    if "SafetensorError" in kinds:
-        return (
-            f"What was fetched of {id} earlier is damaged. Remove its folder from the hub's cache (HF_HOME), "
-            "then try again."
-        )
+    if kinds & {"SafetensorError", "JSONDecodeError"}:
+        return damaged_sentence(id)
     if "No space left" in words:
         return f"There is not enough disk space to fetch {id}."
     if "safetensors" in words and "no file named" in words:
