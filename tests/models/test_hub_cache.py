@@ -99,5 +99,5 @@ def test_what_cannot_be_removed_is_said(hub, monkeypatch):
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr("pathlib.Path.unlink", refuse)
-    with pytest.raises(ModelError, match="^What was fetched of owner/model earlier is damaged. Remove its folder"):
+    with pytest.raises(ModelError, match="^What was fetched of owner/model earlier is damaged. Remove its "):
         load_model("owner/model", dtype="float32")
