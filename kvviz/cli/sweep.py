@@ -116,8 +116,11 @@ class Done:
 
     def say(self) -> None:
         o = self.outcome
-        failed = f"; {o.failed:,} of them failed, with the reason in the table" if o.failed else ""
+        failed = f"; {o.failed:,} of them failed" if o.failed else ""
         print(f"{o.cells:,} of {o.of:,} cells are in {o.out}{failed}")
+        if o.reasons:
+            ((reason, _),) = o.reasons.most_common(1)
+            print(f"{o.reasons.total():,} rows have a reason in place of an answer, most often: {reason}")
 
 
 def run_study(

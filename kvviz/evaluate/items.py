@@ -22,7 +22,7 @@ from typing import Any
 
 from kvviz.engine.documents import decode_document
 from kvviz.errors import InputError
-from kvviz.evaluate.metrics import LONGBENCH, RULER
+from kvviz.evaluate.metrics import LONGBENCH, METRICS, RULER
 from kvviz.identity import MethodRef
 
 TASK = "task:"
@@ -36,6 +36,14 @@ _NAMES = {
     "answers": ("answers", "answer", "expected", "outputs"),
     "metric": ("metric",),
     "cue": ("cue", "answer_prefix", "gen_prefix"),
+}
+_ASKS = {  # LongBench's instructions, where its rows ask nothing themselves
+    "gov_report": "Now, write a one-page summary of the report.",
+    "multi_news": "Now, write a one-page summary of all the news.",
+    "passage_count": "Some of the paragraphs above may be duplicates. Please enter the final count of unique "
+    "paragraphs after removing duplicates. The output format should only contain the number, such as 1, 2, "
+    "3, and so on.",
+    "lcc": "Please complete the code given above. Next line of code:",
 }
 _USUAL = LONGBENCH | RULER  # metrics of known datasets, where an item names none
 
@@ -206,12 +214,16 @@ def _item(row: dict[str, Any], place: str, id: str, task: str) -> Item:
     if not isinstance(answers, list) or not all(isinstance(a, str | int | float) for a in answers):
         raise InputError(f"{place}: answers are a text or a list of texts.")
     task = str(found["task"] or task)
+    dataset = task.removesuffix("_e")
+    metric = str(found["metric"] or _USUAL.get(dataset, "contains"))
+    if metric not in METRICS:
+        raise InputError(f"{place}: there is no metric {metric!r}. Choose from: {', '.join(METRICS)}.")
     return Item(
         id=id if found["id"] in (None, "") else str(found["id"]),
         task=task,
         document=found["document"],
-        question=found["question"],
+        question=found["question"] if found["question"].strip() else _ASKS.get(dataset, found["question"]),
         answers=tuple(str(a) for a in answers if str(a).strip()),
-        metric=str(found["metric"] or _USUAL.get(task.removesuffix("_e"), "contains")),
+        metric=metric,
         meta=rest if found["cue"] in (None, "") else {**rest, "cue": str(found["cue"])},
     )

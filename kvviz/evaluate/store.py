@@ -58,6 +58,10 @@ class Store:
         except (OSError, ValueError, KeyError, TypeError):
             return None
 
+    def count(self) -> int:
+        """How many cells there are, of whatever sweep."""
+        return sum(1 for _ in (self.out / "cells").glob("*.json"))
+
     def put_json(self, name: str, value: Any) -> None:
         """A small file beside the table."""
         write_whole(self.out / name, (json.dumps(value, indent=1, ensure_ascii=False) + "\n").encode())

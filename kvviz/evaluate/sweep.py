@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -28,13 +29,17 @@ Say = Callable[[int, int, float | None], None]
 
 @dataclass
 class Outcome:
-    """What a sweep left behind: cells that are there, how many of them failed, and models never loaded."""
+    """What a sweep left behind: cells that are there, how many of them failed, and models never loaded.
+
+    reasons  why rows of the table have no answer -> how many.
+    """
 
     out: Path
     cells: int = 0
     of: int = 0
     failed: int = 0
     unloaded: dict[str, str] = field(default_factory=dict)
+    reasons: Counter[str] = field(default_factory=Counter)
     notes: list[str] = field(default_factory=list)
 
 
@@ -197,6 +202,12 @@ def collect(
             seen = abouts.setdefault(job.model, [])
             if cell["about"] and cell["about"] not in seen:
                 seen.append(cell["about"])
+    outcome.reasons = Counter(row["reason"] for row in rows if row["reason"])
+    if others := store.count() - outcome.cells:
+        outcome.notes.append(
+            f"{others:,} cells in this folder are of other items, models or settings and not in this table: "
+            "the command that measured them brings them back."
+        )
     for model, seen in abouts.items():
         if len({about["weights"] for about in seen}) > 1:
             outcome.notes.append(f"{model} was measured with different weights: do not compare these rows.")

@@ -41,6 +41,15 @@ def test_a_known_dataset_is_scored_its_own_way_whatever_its_file_is_called(tmp_p
     ]  # fmt: skip
 
 
+def test_datasets_whose_rows_ask_nothing_are_asked_what_their_benchmark_asks(tmp_path):
+    asked = [{"context": "A text.", "input": "", "dataset": name} for name in ("gov_report", "lcc_e", "mine")]
+    summary, code, unknown = read_items(write(tmp_path / "a.jsonl", *asked))
+    assert "summary of the report" in summary.question and "Next line of code" in code.question
+    assert unknown.question == ""  # a row of the table says why it has no answer
+    (own,) = read_items(write(tmp_path / "b.jsonl", asked[0] | {"input": "Who?"}))
+    assert own.question == "Who?"
+
+
 @pytest.mark.parametrize("name", ["cue", "answer_prefix", "gen_prefix"])
 def test_the_beginning_of_an_answer_is_read_under_the_names_that_others_give_it(tmp_path, name):
     asked = {"context": "A text.", "question": "Who?", name: "The keeper is"}
@@ -103,6 +112,7 @@ def test_written_items_are_read_back_the_same(tmp_path):
         ('{"question": "x"}', "line 1: there is no document or context"),
         ('{"context": "x"}', "line 1: there is no question or input"),
         ('{"context": "x", "input": "y", "answers": {"a": 1}}', "answers are"),
+        ('{"context": "x", "input": "y", "metric": "bleu"}', "line 1: there is no metric 'bleu'. Choose"),
         ('{"id": 1, "context": "x", "input": "y"}\n' * 2, "have the id '1'"),
     ],
 )

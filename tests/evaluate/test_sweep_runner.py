@@ -411,3 +411,24 @@ def test_a_log_is_not_filled_with_a_line_a_cell(tiny, tmp_path, capsys):
     assert main([*COMMAND, "--items", str(tmp_path / "items.jsonl"), "--out", str(tmp_path / "out")]) == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if "cells (item x model)" in line]
     assert lines == ["0 of 4 cells (item x model) done", "4 of 4 cells (item x model) done"]
+
+
+def test_cells_of_other_settings_are_not_dropped_in_silence(tiny, tmp_path, capsys):
+    assert sweep(tmp_path).notes == []
+    outcome = sweep(tmp_path, done=study(methods=["tova"]))
+    assert outcome.cells == 2 and "2 cells in this folder are of other" in outcome.notes[0]
+    assert len(read_table(tmp_path)) == 2 * 3
+    before = sorted((tmp_path / "cells").iterdir())
+    assert sweep(tmp_path, what=items(3)).cells == 3 and len(read_table(tmp_path)) == 3 * 5  # one is new
+    assert len(set((tmp_path / "cells").iterdir()) - set(before)) == 1
+
+
+def test_rows_without_an_answer_are_told_with_the_commonest_reason(tiny, tmp_path, capsys):
+    from kvviz.cli import main
+
+    odd = Item("odd", "t", TEXT, "?", ("x",), "classification")
+    (tmp_path / "items.jsonl").write_text(lines_of([*items(1), odd]))
+    assert main([*COMMAND, "--items", str(tmp_path / "items.jsonl"), "--out", str(tmp_path / "out")]) == 0
+    said = capsys.readouterr().out
+    assert "2 of 2 cells are in" in said and "1 of them failed" in said
+    assert "5 rows have a reason in place of an answer, most often: Item odd is scored by classes but" in said
