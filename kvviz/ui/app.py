@@ -132,10 +132,12 @@ _META = '<meta name="description" content="What does a language model forget whe
 
 
 def warm(store: RunStore) -> None:
-    """Read the first stored run in the background, and make what it opens with: no visitor waits for it."""
+    """Make in the background what the first visit fetches: what the first stored run opens with, and the
+    scripts as they are sent."""
     import threading
 
-    threading.Thread(target=first_replies, args=(store,), daemon=True).start()
+    for make in (lambda: first_replies(store), assets.pack):
+        threading.Thread(target=make, daemon=True).start()
 
 
 def launch(host: str | None = None, port: int | None = None, **options: Any) -> Any:

@@ -17,6 +17,7 @@ import brotli
 from starlette.responses import Response
 from starlette.routing import Route
 
+from kvviz.ui import ahead
 from kvviz.ui.bundle import bundled
 from kvviz.ui.replies import first_replies
 
@@ -77,11 +78,15 @@ def addresses() -> list[str]:
     return list(_served())
 
 
+@cache
 def early() -> str:
     """The page's `Link` header: what a browser fetches while Gradio's own scripts put the page together."""
     page, small, _ = addresses()
-    links = [f"<{address}>; rel=modulepreload" for address in (page, small)]
-    return ", ".join([*links, f"<{FIRST}>; rel=preload; as=fetch; crossorigin=anonymous"])
+    own = [f"assets/{name}" for name in ahead.needed()]
+    kinds = {True: "rel=preload; as=style; crossorigin", False: "rel=modulepreload"}
+    links = [f"<{name}>; {kinds[name.endswith('.css')]}" for name in (*own, page)]
+    links.append(f"<{FIRST}>; rel=preload; as=fetch; crossorigin=anonymous")
+    return ", ".join([*links, f"<{small}>; rel=modulepreload"])  # plotly.js is read behind the first picture
 
 
 def routes() -> list[Any]:
@@ -103,6 +108,12 @@ def routes() -> list[Any]:
     # Routes, no mounted folder: that would look for its files below a proxy's path.
     scripts = [Route(f"/{address}", script_at(address)) for address in addresses()]
     return [*scripts, Route(f"/{FIRST}", first)]
+
+
+def pack() -> None:
+    """Compress what every first visit fetches, before anybody asks for it."""
+    for address in addresses()[:2]:
+        _compressed(address)
 
 
 @cache

@@ -7,7 +7,7 @@ import json
 
 import pytest
 
-from kvviz.ui import assets
+from kvviz.ui import ahead, assets
 from kvviz.ui.replies import first_replies
 
 ASKED = "**/gradio_api/component_server/**"
@@ -70,3 +70,40 @@ def test_the_cells_of_a_map_are_there_before_plotly_js(watched, served):
         route.continue_()
     page.wait_for_selector("#kv-kept-a [data-drawn]")
     assert not page.is_visible("#kv-kept-a canvas.kv-sketch")
+
+
+ORDER = """
+const order = window.order = [], note = what => order.includes(what) || order.push(what);
+new MutationObserver(() => {
+  if (document.querySelector('.kv-sketch') && !order.includes('cells on their way')) {
+    note('cells on their way');
+    requestAnimationFrame(() => {
+      const {port1, port2} = new MessageChannel();
+      port1.onmessage = () => note('cells painted');
+      port2.postMessage(0);
+    });
+  }
+  if (document.querySelector('style[id^="plotly.js-style"]')) note('plotly.js read');
+}).observe(document, {subtree: true, childList: true});
+"""
+
+
+def test_plotly_js_is_read_when_the_cells_have_been_painted(watched, served):
+    page, _ = watched
+    page.add_init_script(ORDER)
+    page.goto(served[0])
+    page.wait_for_selector("#kv-kept-a [data-drawn]")
+    assert page.evaluate("order") == ["cells on their way", "cells painted", "plotly.js read"]
+
+
+def test_everything_is_fetched_once_and_gradios_files_are_named_early(watched, served):
+    page, _ = watched
+    asked = []
+    page.on("request", lambda request: asked.append(request.url.removeprefix(served[0])))
+    page.goto(served[0])
+    page.wait_for_selector("#kv-kept-a [data-drawn]")
+    fetched = [name.partition("?")[0].lstrip("/") for name in asked]
+    files = [name for name in fetched if name.startswith(("assets/", f"{assets.ROUTE}/"))]
+    assert len(files) == len(set(files))
+    named = {f"assets/{name}" for name in ahead.needed()} | {*assets.addresses()[:2], assets.FIRST}
+    assert set(files) == named

@@ -10,7 +10,7 @@ from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from kvviz.settings import settings
-from kvviz.ui import assets
+from kvviz.ui import ahead, assets
 from kvviz.ui.guard import Guard, Packed
 
 
@@ -62,7 +62,9 @@ def test_headers_and_a_cookie_that_is_given_once(tmp_path):
 def test_the_page_names_what_to_fetch_early_and_other_answers_do_not(tmp_path):
     link = client(tmp_path).get("/").headers["link"]
     named = [part.split(">")[0].strip(" <") for part in link.split(",")]
-    assert named == [*assets.addresses()[:2], assets.FIRST]
+    page, plotly, _ = assets.addresses()
+    assert named[-3:] == [page, assets.FIRST, plotly]  # plotly.js is waited for last
+    assert [name.removeprefix("assets/") for name in named[:-3]] == list(ahead.needed())
     assert "link" not in client(tmp_path).get("/api").headers
 
 

@@ -4,7 +4,7 @@ import {fmt, plainTitle} from './format.js';
 import {ask} from './page.js';
 import {Plot} from './plot.js';
 import {libraryIsHere} from './plotly.js';
-import {painted, sketch} from './sketch.js';
+import {sketch} from './sketch.js';
 import {S, addView, redo, refresh} from './state.js';
 
 const NEAR = '200px 0px';  // above and below what is in sight
@@ -68,7 +68,7 @@ export class Panel {
     this.chip.hidden = !meta.chip;
     put(this.chip, meta.chip || '');
     this.tell('\u00a0');  // what was read out belonged to the figure before
-    if (!libraryIsHere() && sketch(this.wait, spec)) await painted();
+    if (!libraryIsHere()) sketch(this.wait, spec);
     await this.plot.draw(spec);
     this.wait.hidden = true;
     this.remark();

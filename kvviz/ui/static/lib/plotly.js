@@ -13,8 +13,10 @@ export function library(traces = []) {
   return loading[which] ??= read(which);
 }
 
+// Read behind the first picture: a browser needs longer for it than for the rest of the page.
 async function read(which) {
   try {
+    await painted();
     const {default: Plotly} = await import(page.plotly[which]);
     here.add(which);
     return Plotly;
@@ -23,6 +25,12 @@ async function read(which) {
     throw error;
   }
 }
+
+// Until what has been put on the page can be seen; a page in the background is not painted.
+const painted = () => new Promise(done => {
+  if (document.hidden) done();
+  else requestAnimationFrame(() => setTimeout(done));
+});
 
 export const libraryIsHere = () => page.offline || here.size > 0;
 

@@ -5,9 +5,9 @@ import {resolve} from './plotly.js';
 
 const TOP = 10, BOTTOM = 44;  // px, as the figure's own margins will be
 
-// Shown in `box`, which lies over the figure; false where this is no map.
+// Shown in `box`, which lies over the figure, where this is a map.
 export function sketch(box, {data: [heat], layout}) {
-  if (heat?.type !== 'heatmap' || !heat.z?.bdata) return false;
+  if (heat?.type !== 'heatmap' || !heat.z?.bdata) return;
   const [rows, columns] = heat.z.shape.split(',').map(Number), codes = typed({...heat.z, shape: ''});
   const {margin: {l, r}, yaxis: {range: [first, last], domain: [low, high] = [0, 1]}} = layout;
   const room = box.clientHeight - TOP - BOTTOM, width = box.clientWidth - l - r;
@@ -24,11 +24,4 @@ export function sketch(box, {data: [heat], layout}) {
     ink.fillRect(i % columns, first > last ? row : rows - 1 - row, 1, 1);
   });
   put(box, canvas);
-  return true;
 }
-
-// Until what has been put on the page can be seen; a page in the background is not painted.
-export const painted = () => new Promise(done => {
-  if (document.hidden) done();
-  else requestAnimationFrame(() => setTimeout(done));
-});
