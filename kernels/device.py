@@ -12,7 +12,9 @@ import torch
 
 LOG2E = math.log2(math.e)
 CAPABILITIES = (75, 80, 86, 89, 90)  # Turing, Ampere, Ampere consumer, Ada, Hopper
-SHARED_LIMIT = {75: 65_536, 80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448}  # bytes a block
+SHARED_LIMIT = {  # bytes a block
+    75: 65_536, 80: 166_912, 86: 101_376, 89: 101_376, 90: 232_448, 120: 101_376,
+}  # fmt: skip
 WIDE_HEAD = 128  # head sizes above have tiles of their own
 MOST_SPLITS = 64
 FEWEST_TILES = 4  # a split walks at least this many key tiles
@@ -36,6 +38,12 @@ class Device:
     def tensor_cores(self) -> bool:
         """Triton drives tensor cores from 8.0 on; before that a dot is fused multiply-adds."""
         return self.capability >= 80
+
+    @property
+    def tiled_as(self) -> int:
+        """The capability whose tiles it takes: an RTX Blackwell has the shared memory and the way to
+        multiply of Ada, not those of Hopper."""
+        return 89 if self.capability >= 120 else self.capability
 
     def dot(self, dtype: torch.dtype | str, head_dim: int) -> dict[str, Any]:
         """How `tl.dot` is to multiply: float32 in three TF32 products, which keep float32's digits.

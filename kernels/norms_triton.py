@@ -67,11 +67,11 @@ def tiles(device: Device, itemsize: int, head_dim: int, order: int) -> dict[str,
     if not device.tensor_cores or (wide and exact):
         return {"BLOCK_N": 32, "BLOCK_H": 32, "num_warps": 8, "num_stages": 1}
     if exact:
-        hidden = 32 if device.capability >= 90 else 16
+        hidden = 32 if device.tiled_as >= 90 else 16
         return {"BLOCK_N": 64, "BLOCK_H": hidden, "num_warps": 4, "num_stages": 1}
     if wide:
         return {"BLOCK_N": 64, "BLOCK_H": 64, "num_warps": 8, "num_stages": 2}
-    if device.capability in (86, 89):
+    if device.tiled_as in (86, 89):
         return {"BLOCK_N": 128, "BLOCK_H": 64, "num_warps": 8, "num_stages": 2}
     return {"BLOCK_N": 128, "BLOCK_H": 128, "num_warps": 8, "num_stages": 3}
 

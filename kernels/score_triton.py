@@ -198,12 +198,12 @@ def tiles(device: Device, itemsize: int, head_dim: int, window: int) -> dict[str
     if not device.tensor_cores:
         return {"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 8, "num_stages": 1}
     if itemsize == 4:
-        roomy = device.capability in (80, 90) and not wide  # 163 KB of shared memory or more
+        roomy = device.tiled_as in (80, 90) and not wide  # 163 KB of shared memory or more
         keys = 64 if head_dim <= 64 or roomy else 32
         return {"BLOCK_M": 16, "BLOCK_N": keys, "num_warps": 4, "num_stages": 1}
     if wide:
         return {"BLOCK_M": 16, "BLOCK_N": 64, "num_warps": 8, "num_stages": 1}
-    if device.capability in (86, 89):
+    if device.tiled_as in (86, 89):
         return {"BLOCK_M": rows, "BLOCK_N": 64, "num_warps": 4, "num_stages": 2}
     return {"BLOCK_M": rows, "BLOCK_N": 128, "num_warps": 8, "num_stages": 2}
 

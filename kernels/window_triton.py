@@ -225,7 +225,7 @@ def tiles(device: Device, itemsize: int, head_dim: int, rows: int) -> dict[str, 
     wide = head_dim > WIDE_HEAD
     if not device.tensor_cores or (wide and itemsize == 4):
         return {"BLOCK_M": 16, "BLOCK_N": 16, "num_warps": 8 if wide else 4, "num_stages": 1}
-    hopper = device.capability >= 90
+    hopper = device.tiled_as >= 90
     if itemsize == 4:
         most, keys, stages = (64 if head_dim <= 64 else 16), 32, 1
     elif wide:
