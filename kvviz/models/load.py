@@ -69,9 +69,9 @@ def load_model(
         say(f"Loading {id}", None)
         spread = device == "auto" and where.type == "cuda" and torch.cuda.device_count() > 1
         hf_model, tokenizer = (
-            _read_folder(source, id, numbers, spread)
+            _read_folder(source, id, numbers, where, spread)
             if isinstance(source, Path)
-            else _read_hub(source, numbers, say, spread)
+            else _read_hub(source, numbers, say, where, spread)
         )
         if not on_several(hf_model, id):
             try:
@@ -124,21 +124,25 @@ def _larger_than_one_gpu(config: Any, dtype: torch.dtype) -> bool:
     return _weights(config) * dtype.itemsize > 0.75 * torch.cuda.mem_get_info(0)[0]
 
 
-def _read_folder(folder: Path, id: str, dtype: torch.dtype, spread: bool) -> tuple[Any, Any]:
+def _read_folder(
+    folder: Path, id: str, dtype: torch.dtype, where: torch.device, spread: bool
+) -> tuple[Any, Any]:
     stored = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
-    check_memory(id, stored)
+    check_memory(id, stored, where)
     try:
-        return _read(str(folder), id, dtype, spread, local_files_only=True)
+        return _read(str(folder), id, dtype, where, spread, local_files_only=True)
     except ModelError:
         raise
     except Exception as error:  # file and format errors have no common base
         raise ModelError(_folder_sentence(id, error)) from error
 
 
-def _read_hub(id: str, dtype: torch.dtype, say: Progress, spread: bool) -> tuple[Any, Any]:
+def _read_hub(
+    id: str, dtype: torch.dtype, say: Progress, where: torch.device, spread: bool
+) -> tuple[Any, Any]:
     """From the hub's local cache if it is complete and whole there, else over the network."""
     try:
-        return _read(id, id, dtype, spread, local_files_only=True)
+        return _read(id, id, dtype, where, spread, local_files_only=True)
     except ModelError:
         raise
     except Exception:  # not cached, not all of it, or damaged
@@ -147,7 +151,7 @@ def _read_hub(id: str, dtype: torch.dtype, say: Progress, spread: bool) -> tuple
     try:
         # One quick question first: without a network the loader would retry for half a minute.
         get_hf_file_metadata(hf_hub_url(id, "config.json"), timeout=10)
-        return _read(id, id, dtype, spread, local_files_only=False)
+        return _read(id, id, dtype, where, spread, local_files_only=False)
     except ModelError:
         raise
     except Exception as error:  # hub, network and format errors have no common base
@@ -161,9 +165,10 @@ def _read_hub(id: str, dtype: torch.dtype, say: Progress, spread: bool) -> tuple
 
 
 def _read(
-    place: str, id: str, dtype: torch.dtype, spread: bool, local_files_only: bool
+    place: str, id: str, dtype: torch.dtype, where: torch.device, spread: bool, local_files_only: bool
 ) -> tuple[Any, Any]:
     """Configuration first: a model we cannot serve, or memory cannot hold, is refused before it is fetched.
+    Weights go straight to a GPU: the machine's own memory is often the smaller one.
 
     spread  there are several GPUs, over which a model goes that is too large for one.
     """
@@ -171,12 +176,15 @@ def _read(
     config = AutoConfig.from_pretrained(place, **plain)
     family_of(config, id)
     tokenizer = AutoTokenizer.from_pretrained(place, **plain)
-    where = {"device_map": "auto"} if spread and _larger_than_one_gpu(config, dtype) else {}
-    if place == id and not where:  # of the hub; what lies in a folder was weighed by its files
-        check_memory(id, _weights(config) * dtype.itemsize)
+    over: dict[str, Any] = {}
+    if where.type == "cuda":
+        several = spread and _larger_than_one_gpu(config, dtype)
+        over["device_map"] = "auto" if several else where
+    if place == id:  # of the hub; what lies in a folder was weighed by its files
+        check_memory(id, _weights(config) * dtype.itemsize, where)
     try:
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            place, dtype=dtype, use_safetensors=True, output_loading_info=True, **plain, **where
+            place, dtype=dtype, use_safetensors=True, output_loading_info=True, **plain, **over
         )
     except (MemoryError, RuntimeError) as error:
         if not memory.ran_out(error):

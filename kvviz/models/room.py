@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from pathlib import Path
+from typing import Any
 
 from kvviz import memory
 from kvviz.errors import ModelError
@@ -11,9 +12,10 @@ from kvviz.errors import ModelError
 NO_MEMORY = "There is not enough memory to load {id}; choose a smaller model."
 
 
-def check_memory(id: str, needed: int) -> None:
-    """ModelError where loading takes more bytes of memory than there are."""
-    free = memory.available()
+def check_memory(id: str, needed: int, device: Any = None) -> None:
+    """ModelError where loading takes more bytes of memory than there are where the model goes (None: the
+    machine's memory; several GPUs count together)."""
+    free = memory.available() if device is None else memory.free_for(device)
     if free is not None and needed > free:
         raise ModelError(
             f"{id} takes about {needed / 1e9:,.1f} GB of memory once its weights are unpacked, and "

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from reference import prompt_of
-from tiny import make_config, make_model
+from tiny import make_config, make_model, make_tokenizer
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from kvviz.engine.trace import block_rows, prefill
@@ -139,14 +139,40 @@ def test_a_model_too_large_for_one_gpu_is_spread_over_several(monkeypatch):
     monkeypatch.setattr(load.AutoTokenizer, "from_pretrained", lambda *a, **k: None)
     monkeypatch.setattr(load.AutoModelForCausalLM, "from_pretrained", loaded)
     size = sum(weight.nbytes for weight in hf.parameters())
-    for free, wanted in ((size, "auto"), (2 * size, None)):
+    gpu = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    for free, wanted in ((size, "auto"), (2 * size, gpu)):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gpu, free=free: (free, free))
-        load._read("x", "x", torch.float32, True, True)
+        load._read("x", "x", torch.float32, gpu, True, True)
         assert seen.pop() == wanted
-    load._read("x", "x", torch.float32, False, True)
+    load._read("x", "x", torch.float32, torch.device("cpu"), False, True)
     assert seen == [None] and load.on_several(hf, "x")
     hf.hf_device_map = {"model.layers.0": 0, "model.layers.1": "cpu"}
     with pytest.raises(ModelError, match="x does not fit into the memory of all GPUs here"):
         load.on_several(hf, "x")
     del hf.hf_device_map
     assert not load.on_several(hf, "x")
+
+
+def test_weights_go_straight_to_a_gpu_and_are_weighed_against_its_memory(tmp_path, monkeypatch):
+    """A rented GPU has often more memory than the machine around it: 24 GB beside 15."""
+    make_model("qwen2").hf.save_pretrained(tmp_path)
+    make_tokenizer().save_pretrained(tmp_path)
+    hf, seen = make_model("qwen2").hf, []
+    size = sum(weight.nbytes for weight in hf.parameters())
+
+    def loaded(place, **given):
+        seen.append(given.get("device_map"))
+        return hf, {"missing_keys": []}
+
+    monkeypatch.setattr(hf, "to", lambda where: hf)
+    monkeypatch.setattr(load.AutoModelForCausalLM, "from_pretrained", loaded)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr("kvviz.memory.available", lambda: size // 4)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gpu: (2 * size, 2 * size))
+    load.load_model(str(tmp_path), dtype="float32", device="cuda")
+    assert seen == [torch.device("cuda")]
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda gpu: (size // 2, 2 * size))
+    with pytest.raises(ModelError, match="takes about .* choose a smaller model"):
+        load.load_model(str(tmp_path), dtype="float32", device="cuda")

@@ -45,7 +45,7 @@ def test_dtype_is_taken(folder, dtype):
     "https://huggingface.co/Qwen/Qwen3-0.6B/tree/main", "http://www.hf.co/Qwen/Qwen3-0.6B?library=x#files",
 ])  # fmt: skip
 def test_a_name_is_taken_as_it_is_pasted(written, monkeypatch):
-    def reached(id, dtype, say, spread):
+    def reached(id, *rest):
         raise ModelError(f"asked for {id}")
 
     monkeypatch.setattr(load, "_read_hub", reached)
