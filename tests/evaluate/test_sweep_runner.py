@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 from pathlib import Path
 
@@ -432,3 +433,15 @@ def test_rows_without_an_answer_are_told_with_the_commonest_reason(tiny, tmp_pat
     said = capsys.readouterr().out
     assert "2 of 2 cells are in" in said and "1 of them failed" in said
     assert "5 rows have a reason in place of an answer, most often: Item odd is scored by classes but" in said
+
+
+def test_parts_from_folders_of_their_own_are_joined_without_measuring(tiny, tmp_path, monkeypatch):
+    whole, *apart = (tmp_path / name for name in ("whole", "one", "two"))
+    sweep(whole)
+    for number, out in enumerate(apart, 1):
+        sweep(out, shard=(number, 2))
+        shutil.copytree(out / "cells", tmp_path / "joined" / "cells", dirs_exist_ok=True)
+    monkeypatch.setattr("kvviz.models.load_model", None)
+    assert sweep(tmp_path / "joined").cells == 2
+    one, other = (read_table(where).drop(columns=TIMES) for where in (whole, tmp_path / "joined"))
+    assert one.to_csv() == other.to_csv()
