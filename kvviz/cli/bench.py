@@ -17,7 +17,7 @@ CHECKOUT = Path(__file__).resolve().parents[2]
 
 def add(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("what", choices=("peers", "kernels", "gpu", "growth", "app", "causes", "sweep"))
+    add("what", choices=("peers", "kernels", "gpu", "growth", "app", "causes", "sweep", "formats"))
     add("--json", default=None, metavar="OUT", help="write what was measured as JSON")
     add("--tokens", type=int, default=4000, help="prompt length (peers)")
     add("--dtype", default="float32", choices=DTYPES[1:], help="(peers)")
