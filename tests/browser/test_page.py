@@ -177,6 +177,29 @@ def test_run_to_answers(visit_fresh):
     expect(page.locator("#kv-source")).to_contain_text("Your run")
 
 
+SEEN = """
+const seen = window.seen = [];
+new MutationObserver(() => {
+  const text = document.querySelector('#kv-live:not([hidden]) .kv-live-card p')?.textContent;
+  if (text && text !== seen.at(-1)) seen.push(text);
+}).observe(document.querySelector('#kv-live'), {subtree: true, childList: true, characterData: true});
+"""
+
+
+def test_answers_appear_as_they_are_written(visit_fresh, served):
+    page = visit_fresh()
+    fill_form(page, question="slow?")
+    page.evaluate(SEEN)
+    ended = len(served[1].ended)
+    page.locator("#kv-run-button").click()
+    page.wait_for_function("seen.length >= 5")
+    assert len(served[1].ended) == ended  # still writing
+    steps = [int(text.removeprefix("The ")) for text in page.evaluate("seen") if text.startswith("The ")]
+    assert len(steps) >= 4 and steps == sorted(set(steps))
+    page.locator("#kv-stop-button").click()
+    expect(page.locator("#kv-run")).to_contain_text("Stopped.")
+
+
 def test_stop(visit_fresh, served):
     page = visit_fresh()
     fill_form(page, question="slow?")
