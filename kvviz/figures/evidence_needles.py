@@ -28,6 +28,7 @@ GUIDE = (
 STEPS = 4  # shades between lost and found, where a cell stands for several texts
 COLOURS = [*(f"amount-{3 * i}" for i in range(STEPS + 1)), "unscored"]
 MOST_COLUMNS = 60
+MOST_LEVEL = 11  # columns whose depths fit beside each other on a phone; more are written upwards
 
 
 @dataclass(frozen=True)
@@ -170,7 +171,8 @@ def evidence_needles_figure(table: EvidenceNeedlesTable) -> go.Figure:
         xaxis=axis(
             "depth of what is hidden, below it the length of the text", showgrid=False,
             range=[-0.5, shape[1] - 0.5], tickvals=list(range(shape[1])),
-            ticktext=[_place(table, j) for j in range(shape[1])], tickangle=0,
+            ticktext=[_place(table, j) for j in range(shape[1])],
+            tickangle=0 if shape[1] <= MOST_LEVEL else -90,
         ),
         yaxis=axis(
             "", showgrid=False, range=[shape[0] - 0.5, -0.5], tickvals=list(range(shape[0])),
@@ -189,7 +191,9 @@ def _place(table: EvidenceNeedlesTable, j: int) -> str:
     """The depth, and under the first of a length that length."""
     length, depth = table.places[j]
     first = j == 0 or table.places[j - 1][0] != length
-    return text.share(depth) + (f"<br>{text.count(length)}" if first else "")
+    if len(table.places) <= MOST_LEVEL:
+        return text.share(depth) + (f"<br>{text.count(length)}" if first else "")
+    return (f"{text.count(length)}: " if first else "") + text.share(depth)
 
 
 def _row(table: EvidenceNeedlesTable, row: tuple[str, str]) -> str:

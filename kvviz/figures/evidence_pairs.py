@@ -85,7 +85,8 @@ def evidence_pairs_figure(table: EvidencePairsTable) -> go.Figure:
     room = max(float(np.abs(middles).max()) + width, 1e-9)
     ticks: dict[str, Any] = {"tickformat": "+.0%"} if pick.measure == "output_error" else {}
     if pick.measure == "right":
-        ticks = {"tickvals": [-1, 0, 1], "ticktext": ["only A right", "both or neither", "only B right"]}
+        words = ["only A<br>right", "both or<br>neither", "only B<br>right"]
+        ticks = {"tickvals": [-1, 0, 1], "ticktext": words, "tickangle": 0}
     return build(
         traces,
         title=f"B minus A, item by item: {MEASURES[pick.measure][0]} at {pick.budget} kept",

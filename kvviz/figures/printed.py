@@ -12,10 +12,13 @@ import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from kvviz.errors import InputError
 from kvviz.figures.palette import COLOURS, LINES
 from kvviz.results.comparison import FULL
 from kvviz.results.plots import USUAL_BASE
+from kvviz.results.scoreboard import MEASURES
 from kvviz.results.table import csv_text
 
 if TYPE_CHECKING:
@@ -125,7 +128,7 @@ def _families(figure: Figure, plot: Plot, methods: list[str]) -> None:
         _bars(axes, rows, own, {method: method.partition(":")[2] or "as it is" for method in own})
         axes.set_title(family, loc="left", pad=2)
         if len(own) > 1:
-            axes.legend(frameon=False, fontsize=5.5, handlelength=2, borderaxespad=0, labelspacing=0.25)
+            axes.legend(frameon=False, fontsize=6, handlelength=2, borderaxespad=0, labelspacing=0.25)
         axes.tick_params(labelbottom=place + wide >= len(families))  # above an empty place, too
     _axes_of_lines(panels[0][0], rows)
     for axes in panels.flat[1:]:
@@ -140,7 +143,7 @@ def _bars(axes: Axes, rows: pd.DataFrame, methods: list[str], labels: dict[str, 
     """The lines of some methods with their intervals, side by side where they would lie upon each other."""
     for number, method in enumerate(methods):
         mine = rows[rows.method == method].sort_values("share")
-        x = mine.share * 1.025 ** (number - (len(methods) - 1) / 2)
+        x = mine.share * 1.035 ** (number - (len(methods) - 1) / 2)
         bars = [(mine.value - mine.low).clip(lower=0), (mine.high - mine.value).clip(lower=0)]
         axes.errorbar(x, mine.value, yerr=[b.fillna(0) for b in bars], label=labels[method], markersize=3.2,
                       elinewidth=0.7, capsize=1.5, capthick=0.7, **_line(number))  # fmt: skip
@@ -155,7 +158,10 @@ def _axes_of_lines(axes: Axes, rows: pd.DataFrame) -> None:
     axes.set_xticks(shares, [_share(s) for s in shares])
     axes.minorticks_off()
     low, high = axes.get_ylim()
-    axes.set_ylim(min(0, low) if (rows.low < 0).any() else 0, high)
+    most = rows[["value", "high"]].max().max()
+    high = 1.04 if most == 1 else high  # a share
+    # A point at 0 stands whole above the axis.
+    axes.set_ylim(min(low, -0.03 * high) if (rows[["value", "low"]] <= 0).any(axis=None) else 0, high)
     # Not as many as fit: room is shared out by their width.
     axes.yaxis.set_major_locator(MaxNLocator(6, steps=[1, 2, 2.5, 5, 10]))
     _grid_lines(axes, "y")
@@ -186,7 +192,8 @@ def _pairs(figure: Figure, plot: Plot) -> None:
         label.set_fontweight("bold")
     axes.set_ylim(places[0] - 0.8, max(heads.values()) + 0.6)
     axes.tick_params(axis="y", length=0)
-    said = f"{plot.what}\nminus {rows.base.iloc[0]}; filled where p (Holm) is below 5 %"
+    better = MEASURES[plot.measure][1]
+    said = f"{plot.what}, minus {rows.base.iloc[0]}\n({better} is better; filled: p (Holm) below 5 %)"
     figure.supxlabel(said, fontsize=7.5)
     axes.xaxis.set_major_locator(MaxNLocator(5))
     _grid_lines(axes, "x")
@@ -219,13 +226,15 @@ def _needles(figure: Figure, plot: Plot) -> None:
                 continue
             cells = mine.pivot_table(index="depth", columns="length", values="value", dropna=False)
             cells = cells.reindex(index=depths, columns=lengths)
-            drawn = axes.imshow(cells.to_numpy(float), cmap=colours, vmin=0, vmax=1, aspect="auto")
+            drawn = axes.pcolormesh(cells.to_numpy(float), cmap=colours, vmin=0, vmax=1, edgecolors="white",
+                                    linewidth=0.6)  # fmt: skip
+            axes.invert_yaxis()
             axes.set_facecolor("white")
             for side in axes.spines.values():
                 side.set_visible(False)
             last = down == tall - 1
-            axes.set_xticks(range(len(lengths)), [f"{v:,}" for v in lengths] if last else [])
-            axes.set_yticks(range(len(depths)), [names[d] for d in depths] if not right else [])
+            axes.set_xticks(np.arange(len(lengths)) + 0.5, [f"{v:,}" for v in lengths] if last else [])
+            axes.set_yticks(np.arange(len(depths)) + 0.5, [names[d] for d in depths] if not right else [])
             axes.tick_params(length=0)
             # A name may be longer than its panel: the others say their budget at their right end.
             name = "full cache" if method == FULL else budget if right else f"{method}, {budget}"
@@ -245,7 +254,7 @@ def _crossed(axes: Axes, cells: Any) -> None:
     for y, row in enumerate(cells):
         for x, value in enumerate(row):
             if value != value:
-                axes.plot(x, y, "x", color=_colour("muted"), markersize=3, markeredgewidth=0.6)
+                axes.plot(x + 0.5, y + 0.5, "x", color=_colour("muted"), markersize=3, markeredgewidth=0.6)
 
 
 def _grid_lines(axes: Axes, way: Any) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from kvviz.errors import InputError
 from kvviz.results.comparison import FULL
-from kvviz.results.statistics import Estimate, Paired, bootstrap_mean, mcnemar, paired_means, wilson
+from kvviz.results.statistics import FEWEST, Estimate, Paired, bootstrap_mean, mcnemar, paired_means, wilson
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -68,9 +68,9 @@ def estimated(used: pd.DataFrame, measure: str) -> Estimate:
         return wilson(int(used.right.eq(True).sum()), len(used))
     values = used[measure].astype(float)
     found = bootstrap_mean(values.tolist(), list(used.document))
-    if measure == "score" and found.low == found.high and found.value in (0, 1):
+    documents = used.document.nunique()
+    if measure == "score" and documents >= FEWEST and found.value in (0, 1):
         # Resampling what is all 0 or all 1 knows no doubt: Wilson's interval, a document counted once.
-        documents = used.document.nunique()
         told = wilson(documents * int(found.value), documents)
         return Estimate(found.value, told.low, told.high, found.n)
     return found

@@ -70,14 +70,15 @@ def bootstrap_mean(
 ) -> Estimate:
     """A mean with the percentile interval of 10,000 resamples of whole clusters (of single values without).
 
-    With fewer than six clusters there is no interval.
+    With fewer than six clusters there is no interval; nor where all clusters have one mean, since no
+    resample of equal values can show how far others would lie.
     """
     x = np.asarray(values, float)
     if not len(x):
         return Estimate(math.nan, math.nan, math.nan, 0)
     sums, counts = _by_cluster(x, clusters)
     mean = float(x.mean())
-    if len(sums) < FEWEST:
+    if len(sums) < FEWEST or np.ptp(sums / counts) == 0:
         return Estimate(mean, math.nan, math.nan, len(x))
     drawn = _means(sums, counts, seed)
     low, high = np.quantile(drawn, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])

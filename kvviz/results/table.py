@@ -35,16 +35,20 @@ class Table:
         limit: int | None = 200,
         around: int | None = None,
         where: Mapping[str, Any] | None = None,
+        first: int | None = None,
     ) -> list[dict[str, Any]]:
         """At most `limit` rows in table order, those nearest to `around` in column `near`.
 
         where  {column: value} keeps only rows with these values, for example {"layer": 7}.
+        first  number of the row to begin with, from 0; then `around` does not count.
         """
         columns = self.columns()
         length = len(next(iter(columns.values()), ()))
         chosen = np.arange(length)
         for name, value in (where or {}).items():
             chosen = chosen[np.asarray(columns[name])[chosen] == value]
+        if first is not None:
+            chosen, around = chosen[first:], None
         if limit is not None and len(chosen) > limit:
             if around is None:
                 chosen = chosen[:limit]

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from kvviz import exports
 from kvviz.engine.ask import Ask
 from kvviz.errors import InputError, KvvizError
 from kvviz.figures.evidence import EVIDENCE, SweepFigure, figure_of_sweep
@@ -26,12 +25,13 @@ from kvviz.results.evidence import SLICES, Pick
 from kvviz.results.scoreboard import MEASURES
 from kvviz.results.sweeps import Sweep, sweep_zip
 from kvviz.ui import asks
+from kvviz.ui.chosen import whole
+from kvviz.ui.figure_views import MOST_ROWS, table_of
 from kvviz.ui.runs import RunStore
 from kvviz.ui.sweeps import SweepStore
 from kvviz.ui.uploads import uploaded
 
 PREFIX = "evidence"
-_MOST_ROWS = 200
 USUAL_QUALITY = 0.9
 
 
@@ -130,11 +130,12 @@ class Evidence:
         """Items that say nothing about a method."""
         names = said.methods(sweep)
         found = said.apart(sweep, pick)
+        first = whole(args.get("from"), 0, max(0, len(found) - 1)) or 0
         rows = [
             {**row, "right_all_the_same": [names[m] for m in row["right_all_the_same"]]}
-            for row in found[:_MOST_ROWS]
+            for row in found[first : first + MOST_ROWS]
         ]
-        return {"rows": rows, "of": len(found)}
+        return {"rows": rows, "of": len(found), "from": first, "page": MOST_ROWS}
 
     def item(self, key: str, sweep: Sweep, pick: Pick, args: dict[str, Any]) -> dict[str, Any]:
         """One item as a run to look at, where the sweep kept it, else as the fields that run it again."""
@@ -182,12 +183,8 @@ class Evidence:
     def _figure(row: SweepFigure) -> Callable[..., dict[str, Any]]:
         def show(key: str, sweep: Sweep, pick: Pick, args: dict[str, Any]) -> dict[str, Any]:
             table = row.table(sweep, pick)
-            give = args.get("give")
-            if give == "rows":
-                return {"rows": table.rows(_MOST_ROWS), "of": len(table)}
-            if give in ("csv", "json"):
-                return {"text": getattr(exports, give)(table)}
-            return {"figure": figure_of_sweep(row, sweep, pick, table).to_json()}
+            figure = figure_of_sweep
+            return table_of(table, args) or {"figure": figure(row, sweep, pick, table).to_json()}
 
         return show
 

@@ -28,7 +28,7 @@ from kvviz.ui.chosen import Chosen, whole
 from kvviz.ui.runs import Run
 from kvviz.ui.views import view
 
-_MOST_ROWS = 200
+MOST_ROWS = 200  # of a table at a time
 
 
 def packed(values: np.ndarray) -> dict[str, str]:
@@ -39,10 +39,15 @@ def packed(values: np.ndarray) -> dict[str, str]:
 
 
 def table_of(table: Any, args: dict[str, Any], around: int | None = None) -> dict[str, Any] | None:
-    """The table behind a view as rows, CSV or JSON, where the page asks for that."""
+    """The table behind a view as rows, CSV or JSON, where the page asks for that; rows come a page at a time,
+    around the chosen place or, with {"from": number}, from that row on."""
     give = args.get("give")
     if give == "rows":
-        return {"rows": table.rows(_MOST_ROWS, around), "of": len(table)}
+        of = len(table)
+        first = whole(args.get("from"), 0, max(0, of - 1))
+        first = 0 if first is None and around is None else first
+        rows = table.rows(MOST_ROWS, around, first=first)
+        return {"rows": rows, "of": of, "from": first, "page": MOST_ROWS}
     if give in ("csv", "json"):
         return {"text": getattr(exports, give)(table)}
     return None

@@ -123,6 +123,17 @@ def test_cells_of_the_needle_grid_count_what_the_full_cache_finds(sweep):
     assert "SnapKV, 50%, 500 tokens, depth 10%: mixed, 2 of 3 found" in hit[0]
 
 
+@pytest.mark.parametrize("depths", [3, 8])
+def test_depths_of_many_columns_are_written_upwards(depths):
+    rows = [r | {"depth": int(r["item"][5:]) % depths / 10} for r in sweep_rows()]
+    sweep = sweep_of(rows)
+    _, figure = drawn("evidence_needles", sweep, said.usual(sweep))
+    axis = figure["layout"]["xaxis"]
+    assert axis["tickangle"] == (0 if len(axis["tickvals"]) <= 11 else -90)
+    lengths = [t for t in axis["ticktext"] if "500" in t]
+    assert len(lengths) == 1 and ("<br>" in lengths[0]) == (axis["tickangle"] == 0)
+
+
 def test_a_table_without_depths_has_no_needle_grid():
     flat = sweep_of([r | {"depth": None} for r in sweep_rows()])
     with pytest.raises(InputError, match="do not say at which depth"):

@@ -107,6 +107,32 @@ def test_many_methods_have_a_panel_a_family_and_all_others_behind_it():
     printed.files(plot)
 
 
+def drawn(plot):
+    from matplotlib.figure import Figure
+
+    figure = Figure()
+    printed._DRAW[plot.kind](figure, plot)
+    return figure
+
+
+def test_a_point_at_0_stands_whole_above_the_axis_and_has_an_interval():
+    (plot,) = plots(table(losses={"snapkv": 1.0, "criticalkv": 0.1}), "score-budget")
+    worst = plot.rows.set_index(["method", "budget"]).loc["snapkv", "10%"]
+    assert worst.value == worst.low == 0 and 0.3 < worst.high < 0.35  # Wilson's of 0 of 8
+    low, high = drawn(plot).axes[0].get_ylim()
+    assert -0.1 < low < 0 and 1 < high < 1.1
+    (kl,) = plots(table(losses={"snapkv": 1.0}), "kl-budget")
+    assert drawn(kl).axes[0].get_ylim()[0] == 0  # nothing lies there
+
+
+def test_cells_of_a_needle_grid_stand_apart_and_depth_0_is_on_top():
+    (plot,) = plots(table(), "needle-grid")
+    axes = drawn(plot).axes[0]
+    (mesh,) = axes.collections
+    assert mesh.get_linewidth()[0] > 0 and axes.yaxis_inverted()
+    assert axes.get_yticklabels()[0].get_text() == "0%" and axes.get_yticks()[0] == 0.5
+
+
 def test_depths_drawn_at_random_are_put_together_in_fifths():
     t = table(documents=16).assign(length=500)
     t["depth"] = t.document.str[1:].astype(float) / 15

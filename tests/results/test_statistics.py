@@ -163,3 +163,10 @@ def test_p_of_a_mean_agrees_with_its_interval_and_shifts_with_the_limit():
     assert p_of_mean(x, at.low - 0.02) < 0.05 < p_of_mean(x, at.low + 0.02)
     assert p_of_mean(x, 0.7) == p_of_mean(x - 0.7, 0.0) == paired_means(np.full(40, 0.7), x).p
     assert p_of_mean([1, 1, 1], 1) == p_of_mean([5.0], 0) == 1
+
+
+def test_equal_values_say_nothing_about_others():
+    same = bootstrap_mean([0.0] * 10)
+    assert (same.value, same.n) == (0.0, 10) and math.isnan(same.low) and math.isnan(same.high)
+    assert math.isnan(bootstrap_mean([1.0, 0.0] * 8, [i // 2 for i in range(16)]).low)  # alike by document
+    assert paired_means([0.3] * 9, [0.3] * 9).verdict() == "too few to tell"

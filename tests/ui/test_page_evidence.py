@@ -13,7 +13,7 @@ from kvviz.resources import asset
 from kvviz.results import evidence as said
 from kvviz.results.sweeps import open_sweep
 from kvviz.settings import settings
-from kvviz.ui import evidence, sweeps
+from kvviz.ui import evidence, figure_views, sweeps
 from kvviz.ui.asks import form_request
 from kvviz.ui.evidence import Evidence
 from kvviz.ui.runs import RunStore
@@ -128,12 +128,19 @@ def test_figures_give_rows_csv_and_json(page):
     assert len(json.loads(asked(page, "evidence_items", give="json")["text"])["rows"]) == 24
 
 
-def test_a_long_table_says_how_many_rows_there_are(page, monkeypatch):
-    monkeypatch.setattr(evidence, "_MOST_ROWS", 4)
+def test_a_long_table_comes_a_page_at_a_time(page, monkeypatch):
+    every = asked(page, "evidence_budget", give="rows")["rows"]
+    monkeypatch.setattr(figure_views, "MOST_ROWS", 4)
+    monkeypatch.setattr(evidence, "MOST_ROWS", 4)
     reply = asked(page, "evidence_budget", give="rows")
-    assert len(reply["rows"]) == 4 and reply["of"] == 9
+    assert (reply["rows"], reply["of"], reply["from"], reply["page"]) == (every[:4], 9, 0, 4)
+    for first in (4, 8):
+        reply = asked(page, "evidence_budget", give="rows", **{"from": first})
+        assert reply["rows"] == every[first : first + 4] and reply["from"] == first
+    for nowhere in (9, -1, "x", None):
+        assert asked(page, "evidence_budget", give="rows", **{"from": nowhere})["rows"] == every[:4]
     apart = asked(page, "evidence_apart")
-    assert apart["of"] >= len(apart["rows"]) <= 4
+    assert apart["of"] >= len(apart["rows"]) <= 4 and apart["from"] == 0
 
 
 def test_an_uploaded_sweep_is_opened_and_another_path_is_not(page, tmp_path, monkeypatch):

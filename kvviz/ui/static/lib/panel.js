@@ -86,14 +86,18 @@ export class Panel {
     if (!this.tableBox.hidden) this.fillTable();
   }
 
-  given(give) {
+  given(give, more = {}) {
     const {sel, run} = this.of();
-    return ask(this.name, {...this.args(), give}, sel, run);
+    return ask(this.name, {...this.args(), ...more, give}, sel, run);
   }
 
-  async fillTable() {
-    const reply = await this.given('rows');
-    if (!reply.lost) put(this.tableBox, reply.error ? reply.error : rowsTable(reply.rows || [], reply.of));
+  // `from`: the row that the page of rows begins with; without it they are those around what is chosen.
+  async fillTable(from) {
+    const reply = await this.given('rows', from === undefined ? {} : {from});
+    if (reply.lost) return;
+    const table = () => [pages(reply, row => this.fillTable(row)), rowsTable(reply.rows || [])];
+    put(this.tableBox, reply.error || table());
+    if (from !== undefined) this.tableBox.querySelector('.kv-pages button:enabled')?.focus();
   }
 
   // What a saved file is called: the view, and the title, which says the method and the budget.
@@ -108,16 +112,25 @@ export class Panel {
   }
 }
 
-// `of`: how many rows there are, where these are not all.
-function rowsTable(rows, of = rows.length) {
+// Which rows of a long table these are, and the way to the others: `turn(row)` asks for those from a row on.
+export function pages({rows = [], of = 0, from = null, page: size}, turn) {
+  if (!(of > rows.length)) return null;
+  const at = from ?? 0, placed = from !== null;
+  const button = (words, row, off) => h('button', {class: 'kv-button kv-small', disabled: off,
+    onclick: () => turn(row)}, words);
+  const words = placed ? `Rows ${fmt.count(at + 1)} to ${fmt.count(at + rows.length)} of ${fmt.count(of)}.`
+    : `${fmt.count(rows.length)} of ${fmt.count(of)} rows.`;
+  return h('p', {class: 'kv-guide kv-pages'}, `${words} CSV and JSON hold all. `, placed
+    ? [button('Previous', Math.max(0, at - size), !at), ' ', button('Next', at + size, at + rows.length >= of)]
+    : button('From the first row', 0, false));
+}
+
+function rowsTable(rows) {
   if (!rows.length) return h('p', {class: 'kv-guide'}, 'No rows.');
   const columns = Object.keys(rows[0]);
   const show = v => v === null || v === undefined ? '–' : typeof v === 'number' && !Number.isInteger(v)
     ? Number(v.toPrecision(3)) : Array.isArray(v) ? v.join(' ') : v === true ? 'yes' : v === false ? 'no' : v;
-  const table = h('table', {class: 'kv-table'},
+  return h('table', {class: 'kv-table'},
     h('thead', {}, h('tr', {}, columns.map(c => h('th', {scope: 'col'}, c.replace(/_/g, ' '))))),
     h('tbody', {}, rows.map(row => h('tr', {}, columns.map(c => h('td', {}, String(show(row[c]))))))));
-  if (!(of > rows.length)) return table;
-  const words = `${fmt.count(rows.length)} of ${fmt.count(of)} rows; CSV and JSON hold all.`;
-  return [h('p', {class: 'kv-guide'}, words), table];
 }

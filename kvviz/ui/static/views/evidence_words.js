@@ -1,5 +1,6 @@
 // What is said in tables: which method to take, the papers' claims, the items that are set apart.
 import {debounce, h, narrow, put} from '../lib/dom.js';
+import {pages} from '../lib/panel.js';
 import {addView, redo} from '../lib/state.js';
 import {askSweep, onEvidence, reads} from './evidence_state.js';
 
@@ -78,21 +79,22 @@ export const claimsBox = h('section', {class: 'kv-panel', id: 'kv-evidence-claim
     + 'table. Other models and longer texts may say otherwise.'), claimsTable);
 
 const apartFold = folding(false), apartTable = h('div', {});
-written('evidence-apart', apartTable, 'evidence_apart', ['a', 'b', 'budget'], reply => {
+let apartFrom = 0;
+const apartView = written('evidence-apart', apartTable, 'evidence_apart', ['a', 'b', 'budget'], reply => {
   if (!reply.rows.length) {
     put(apartTable, h('p', {}, 'No item is set apart: the full cache answers all of them rightly, '
       + 'from their documents.'));
     return;
   }
-  const more = reply.of > reply.rows.length ? `, of which ${reply.rows.length} are named` : '';
-  apartFold.fill(`${reply.of} item${reply.of === 1 ? '' : 's'}${more}`,
+  apartFold.fill(`${reply.of} item${reply.of === 1 ? '' : 's'}`,
+    pages(reply, row => { apartFrom = row; redo(apartView); }),
     table(['Item', 'Why', 'Expected', 'Full cache says'],
       reply.rows.map(row => h('tr', {}, cell('Item', row.item), cell('Why', row.why,
         row.right_all_the_same.length ? h('span', {class: 'kv-muted'},
           ` · right all the same: ${row.right_all_the_same.join(', ')}`) : null),
       cell('Expected', row.expected || '–'), cell('Full cache says', row.answer.slice(0, 120))))));
   put(apartTable, apartFold.el);
-});
+}, () => ({from: apartFrom}));
 export const apartBox = h('section', {class: 'kv-panel', id: 'kv-evidence-apart',
   'aria-label': 'Items set apart'}, h('h3', {class: 'kv-panel-title'}, 'Items set apart'),
 h('p', {class: 'kv-guide'}, 'What the full cache gets wrong, or answers without the document, says nothing '
