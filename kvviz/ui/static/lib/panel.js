@@ -120,9 +120,9 @@ export function pages({rows = [], of = 0, from = null, page: size}, turn) {
     onclick: () => turn(row)}, words);
   const words = placed ? `Rows ${fmt.count(at + 1)} to ${fmt.count(at + rows.length)} of ${fmt.count(of)}.`
     : `${fmt.count(rows.length)} of ${fmt.count(of)} rows.`;
-  return h('p', {class: 'kv-guide kv-pages'}, `${words} CSV and JSON hold all. `, placed
-    ? [button('Previous', Math.max(0, at - size), !at), ' ', button('Next', at + size, at + rows.length >= of)]
-    : button('From the first row', 0, false));
+  const back = Math.max(0, at - size), on = at + size, last = at + rows.length >= of;
+  return h('p', {class: 'kv-guide kv-pages'}, `${words} `, placed
+    ? [button('Previous', back, !at), ' ', button('Next', on, last)] : button('From the first row', 0, false));
 }
 
 function rowsTable(rows) {
