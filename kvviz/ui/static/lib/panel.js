@@ -122,7 +122,8 @@ export function pages({rows = [], of = 0, from = null, page: size}, turn) {
     : `${fmt.count(rows.length)} of ${fmt.count(of)} rows.`;
   const back = Math.max(0, at - size), on = at + size, last = at + rows.length >= of;
   return h('p', {class: 'kv-guide kv-pages'}, `${words} `, placed
-    ? [button('Previous', back, !at), ' ', button('Next', on, last)] : button('From the first row', 0, false));
+    ? [button('Previous', back, !at), ' ', button('Next', on, last)]
+    : button('From the first row', 0, false));
 }
 
 function rowsTable(rows) {
