@@ -169,7 +169,8 @@ def evidence_needles_figure(table: EvidenceNeedlesTable) -> go.Figure:
         height=max(240, 30 * shape[0] + 150),
         shapes=shapes,
         xaxis=axis(
-            "depth of what is hidden, below it the length of the text", showgrid=False,
+            f"depth of a needle, {'below' if shape[1] <= MOST_LEVEL else 'before'} it the text's length",
+            showgrid=False,
             range=[-0.5, shape[1] - 0.5], tickvals=list(range(shape[1])),
             ticktext=[_place(table, j) for j in range(shape[1])],
             tickangle=0 if shape[1] <= MOST_LEVEL else -90,
