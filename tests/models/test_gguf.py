@@ -121,6 +121,37 @@ def test_what_a_killed_conversion_left_is_removed_at_the_next_load(gguf, tmp_pat
     assert not left.exists()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", ["_fetch_embedded", "unpack"])
+def test_a_process_killed_while_fetching_or_converting_leaves_nothing_that_hinders_the_next(
+    gguf, tmp_path, stage
+):
+    """SIGKILL with half a file written; the next load removes it and makes the weights."""
+    code = (
+        "import sys, time\n"
+        "from pathlib import Path\n"
+        "from kvviz.models import converted\n"
+        "import torch\n"
+        "def half(*args):\n"
+        "    work = next(Path(sys.argv[1], 'models').glob('.unfinished-*'))\n"
+        "    (work / 'half').write_bytes(b'x' * 1000)\n"
+        "    print('at work', flush=True)\n"
+        "    time.sleep(60)\n"
+        "setattr(converted, sys.argv[2], half)\n"
+        "gguf = None if sys.argv[2] == '_fetch_embedded' else Path(sys.argv[3])\n"
+        "converted.converted_folder('x', 'x', torch.float32, Path(sys.argv[1]), gguf, print)\n"
+    )
+    cache = tmp_path / "cache"
+    command = [sys.executable, "-c", code, cache, stage, gguf.path]
+    work = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert work.stdout.readline() == b"at work\n"
+    work.kill()
+    work.wait()
+    assert list((cache / "models").glob(".unfinished-*/half"))
+    assert load_model(str(gguf.path), dtype="float32").notes == ()
+    assert not list((cache / "models").glob(".unfinished-*"))
+
+
 def test_a_conversion_holds_its_workplace(tmp_path):
     with converted._workplace(tmp_path) as work:
         converted._drop_unfinished(tmp_path)

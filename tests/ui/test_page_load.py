@@ -12,11 +12,13 @@ import pytest
 from fake_engine import FakeEngine
 from gradio_client import Client
 from synthetic import synthetic_comparison
+from tiny import make_model
 
 from kvviz.settings import settings
 from kvviz.types import Event
-from kvviz.ui import app
+from kvviz.ui import app, lent
 from kvviz.ui.desk import Desk
+from kvviz.ui.engine import Engine
 from kvviz.ui.runs import RunStore
 
 VISITORS = 20
@@ -113,6 +115,33 @@ def test_memory_is_flat_after_two_hundred_runs():
     assert grown < 24 * 2**20, f"{grown / 2**20:.0f} MiB more"
     assert threading.active_count() <= threads + 1
     assert len(desk.store._runs) <= 8 and not desk.visitors._work and not desk.line._waiting
+
+
+@pytest.mark.slow
+def test_memory_is_flat_over_real_runs(monkeypatch):
+    """The real engine with a tiny model. What is kept for the next question has a bound of its own, which the
+    first runs fill here: without it each run would keep 1.5 MiB."""
+    monkeypatch.setenv("KVVIZ_REUSE_BYTES", "8000000")
+    monkeypatch.setitem(lent.MODELS, ("tiny", "auto"), make_model("llama"))
+    desk = Desk(Engine(), RunStore(max_runs=4), settings({}))
+    said = "The keeper wrote the code 58213 in the ledger. " * 20
+
+    def run(number):
+        visitor = SimpleNamespace(session_hash=f"s{number}", cookies={}, client=None)
+        asked = {"document": f"Text {number}. {said}", "question": "q?", "model": "tiny",
+                 "methods": ["snapkv"], "budgets": "50%", "max_new_tokens": 3}  # fmt: skip
+        event = SimpleNamespace(_data=asked)
+        assert '"state": "done"' in list(desk.run(event, visitor))[-1]
+
+    for number in range(15):
+        run(number)
+    gc.collect()
+    before = psutil.Process().memory_info().rss
+    for number in range(15, 45):
+        run(number)
+    gc.collect()
+    grown = psutil.Process().memory_info().rss - before
+    assert grown < 16 * 2**20, f"{grown / 2**20:.0f} MiB more"
 
 
 def test_stop_frees_the_place_within_a_step():
