@@ -49,7 +49,8 @@ def main(out: str | None = None, count: int | None = None) -> dict[str, Any]:
         first, second = (_logits(model, prompt, answer) for model in models)
         whole["kl"].append(float(kl_divergence(first, second).mean()))
         whole["next token the same"].append(float((first.argmax(-1) == second.argmax(-1)).float().mean()))
-        whole["answer the same"].append(float(answer == runs[1].full.token_ids))
+        alike = answer == runs[1].full.token_ids
+        whole["answer the same"].append(float(alike))
         for name, run in zip(FORMATS, runs):
             whole[f"right, {name}"].append(float(judged(item, run.full.text)[0] == "right"))
         for method in METHODS:
@@ -58,7 +59,9 @@ def main(out: str | None = None, count: int | None = None) -> dict[str, Any]:
             row["kept by both, of all kept by either"].append(a.overlap(b))
             row["verdict the same"].append(float(len({judged(item, v.text)[0] for v in pair}) == 1))
             for name, v in zip(FORMATS, pair):
-                row[f"kl, {name}"].append(float(v.kl.mean()))
+                # KL is taken along the whole cache's own answer: of another answer it is another quantity.
+                kl = float(v.kl.mean()) if alike else math.nan
+                row[f"kl where that answer is the same, {name}"].append(kl)
                 row[f"output error, {name}"].append(float(v.output_error.mean()))
     clusters = [item.document for item in items]
     row = {
@@ -85,7 +88,8 @@ def _means(columns: dict[str, list[float]], clusters: list[str]) -> dict[str, st
     """Every mean, with its interval over documents where there are enough of them."""
     said = {}
     for name, values in columns.items():
-        mean = bootstrap_mean(values, clusters)
+        there = [(v, c) for v, c in zip(values, clusters) if not math.isnan(v)]
+        mean = bootstrap_mean(*zip(*there))
         said[name] = f"{mean.value:.4f}"
         if not math.isnan(mean.low):
             said[name] += f" ({mean.low:.4f} to {mean.high:.4f})"

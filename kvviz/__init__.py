@@ -7,12 +7,7 @@
 
 from __future__ import annotations
 
-import os
 from importlib import import_module
-
-from kvviz.resources import keep_threads_from_spinning
-
-keep_threads_from_spinning(os.environ)  # before torch is imported
 
 # Imported at first use, so that a stored comparison opens without torch.
 _WHERE = {

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import math
 import os
+from collections.abc import MutableMapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from kvviz import memory
+from kvviz.settings import settings
 
 _LENT_BYTES = 48 * 10**9  # of the half of a GPU that ZeroGPU lends, where the Space does not say
 
@@ -53,3 +58,38 @@ def room() -> Room:
     gpus = range(torch.cuda.device_count())
     most = sum(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus)
     return Room(True, most, gpu_has_bfloat16())
+
+
+def cpu_threads() -> int:
+    """CPU threads for torch: KVVIZ_THREADS, else its own choice, but no more than a container is given: of a
+    machine with 64 cores torch takes 32 also where it may use two, and these wait for each other."""
+    import torch
+
+    if settings().threads:
+        return settings().threads
+    chosen, given = torch.get_num_threads(), _cores_given(Path("/sys/fs/cgroup"))
+    return chosen if given is None else min(chosen, max(1, math.ceil(given)))
+
+
+def keep_threads_from_spinning(environ: MutableMapping[str, str]) -> None:
+    """Let torch's threads sleep soon where they wait for each other, unless the user says how they wait.
+
+    GNU's OpenMP has them spin 300,000 rounds at the end of every product. Where another program uses a core
+    as well, the thread that all wait for is kept from running by those that wait (docs/speed.md). Read when
+    torch is imported, so it comes before.
+    """
+    if "OMP_WAIT_POLICY" not in environ:
+        environ.setdefault("GOMP_SPINCOUNT", "10000")
+
+
+def _cores_given(group: Path) -> float | None:
+    """The cores that a container may use at once on average, None without a bound."""
+    with contextlib.suppress(OSError, ValueError):
+        quota, period = (group / "cpu.max").read_text(encoding="ascii").split()
+        return int(quota) / int(period)  # "max" where there is no bound
+    with contextlib.suppress(OSError, ValueError):  # the older form, -1 where there is none
+        quota, period = (
+            (group / "cpu" / f"cpu.cfs_{name}_us").read_text(encoding="ascii") for name in ("quota", "period")
+        )
+        return int(quota) / int(period) if int(quota) > 0 else None
+    return None

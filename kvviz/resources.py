@@ -1,4 +1,4 @@
-"""What the machine gives: where files lie (those beside the code, and caches), and how threads wait.
+"""Where files lie: those beside the code (examples, stored runs, calibrated files), and caches.
 
 In a checkout the former are `assets/` beside `kvviz/`; `pip install` puts them into `kvviz/assets/`.
 """
@@ -29,17 +29,6 @@ def temporary_folder() -> Path:
     if folder.is_symlink() or (user is not None and folder.stat().st_uid != user):
         return Path(tempfile.mkdtemp(prefix="kvviz-"))
     return folder
-
-
-def keep_threads_from_spinning(environ: MutableMapping[str, str]) -> None:
-    """Let torch's threads sleep soon where they wait for each other, unless the user says how they wait.
-
-    GNU's OpenMP has them spin 300,000 rounds at the end of every small product. Where another program uses
-    a core as well, the thread that all wait for is kept from running by those that wait: runs took 25 times
-    as long on two cores with such a neighbour. Read when torch is imported, so it comes before.
-    """
-    if "OMP_WAIT_POLICY" not in environ:
-        environ.setdefault("GOMP_SPINCOUNT", "1000")
 
 
 def keep_libraries_writing(environ: MutableMapping[str, str]) -> None:

@@ -189,7 +189,7 @@ ROWS: tuple[Row, ...] = (
         "threads",
         0,
         "a whole number of at least 0",
-        "CPU threads for torch, 0 = torch's choice.",
+        "CPU threads for torch, 0 = torch's choice, within what a container is given.",
         _whole,
         0,
     ),

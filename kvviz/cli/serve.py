@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from kvviz.cli.common import add_plugin
+from kvviz.hardware import keep_threads_from_spinning
 from kvviz.settings import server_port
 
 
@@ -16,6 +18,7 @@ def add(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     server_port()  # before Gradio reads it, which ends in a traceback
+    keep_threads_from_spinning(os.environ)  # the server itself is one that uses a core
     from kvviz.ui import launch
 
     launch(host=args.host, port=args.port)

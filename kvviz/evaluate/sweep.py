@@ -21,6 +21,7 @@ from kvviz.evaluate.cells import Measured, Study, cell_key, digest, failed_rows,
 from kvviz.evaluate.items import Item
 from kvviz.evaluate.store import Store, write_whole
 from kvviz.evaluate.workers import Bench, Job, Unloaded, work_here, work_on_processes
+from kvviz.hardware import cpu_threads
 from kvviz.results.study import table_files
 from kvviz.types import QUESTION_AGNOSTIC
 
@@ -167,9 +168,7 @@ def _work(
     if not jobs:
         return iter(())
     if not threads and (workers > 1 or engine == "ray"):
-        import torch
-
-        threads = max(1, torch.get_num_threads() // workers)
+        threads = max(1, cpu_threads() // workers)
     if engine == "ray":
         from kvviz.evaluate.on_ray import work_on_ray
 

@@ -71,9 +71,10 @@ class Bench:
         from kvviz.methods.own import bring
 
         bring(self.study.own)
+        model = self.load(job.model)
         if self.threads:
             torch.set_num_threads(self.threads)
-        yield from measure(self.load(job.model), job.model, job.items, self.study, cancel)
+        yield from measure(model, job.model, job.items, self.study, cancel)
 
 
 def again(job: Job, study: Study, tries: Counter, death: str) -> tuple[list[Job], list[Measured]]:

@@ -18,7 +18,7 @@ from transformers.utils import logging as hf_logging
 
 from kvviz import memory
 from kvviz.errors import ModelError
-from kvviz.hardware import gpu_has_bfloat16, lent
+from kvviz.hardware import cpu_threads, gpu_has_bfloat16, lent
 from kvviz.identity import model_name, shown
 from kvviz.models.adapters import Model, family_of, wrap_model
 from kvviz.models.catalog import CATALOG, offer, offered
@@ -54,6 +54,8 @@ def load_model(
         raise ModelError(f"This server offers these models: {', '.join(row.id for row in rows)}.")
     where = pick_device(device)
     numbers = pick_dtype(dtype, where)
+    if where.type == "cpu" and not lent() and cpu_threads() != torch.get_num_threads():
+        torch.set_num_threads(cpu_threads())
     notes: list[str] = []
     source: Path | str
     with _quiet_bars():
