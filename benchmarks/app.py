@@ -2,7 +2,7 @@
 
 Every control asks one or several views for data. Here each view is asked as the page asks it, at several
 budgets and tokens, and its time (computing and writing JSON) and size are taken. In front of it all: how long
-a first visitor waits for the first map.
+a first visitor waits for the first map, and how the server answers while it computes.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks import visit
+from benchmarks import busy, visit
 from kvviz.figures import FIGURES
 from kvviz.figures.evidence import EVIDENCE
 from kvviz.results.passages import GRAINS
@@ -77,6 +77,8 @@ def main(out: str | None = None, repeats: int = 5) -> dict[str, Any]:
     print(visit.shown(first))
     tabs = visit.cause_tabs(repeats)
     print(visit.tabs_shown(tabs))
+    beside, stop = busy.beside_a_run(), busy.stops(repeats)
+    print(busy.shown(beside, stop))
     report = {name: _at(n, repeats) for name, n in SIZES.items()}
     report["evidence"] = _evidence(repeats)
     for name, rows in report.items():
@@ -87,7 +89,8 @@ def main(out: str | None = None, repeats: int = 5) -> dict[str, Any]:
             print(f"{row['control']:22} {row['median_s']:9.3f} {row['worst_s']:9.3f} "
                   f"{row['largest_bytes'] / 1e6:17.3f}  {row['slowest']}")  # fmt: skip
     if out:
-        Path(out).write_text(json.dumps({**report, "first_visit": first, "cause_tab": tabs}, indent=2))
+        told = {"first_visit": first, "cause_tab": tabs, "beside_a_run": beside, "stop": stop}
+        Path(out).write_text(json.dumps({**report, **told}, indent=2))
     return report
 
 

@@ -90,7 +90,7 @@ def visits(times: int) -> dict[str, Any] | str:
 
         report = {}
         for name, code in (("warm", KVVIZ), ("bare", BARE)):
-            with _server(code) as url:
+            with server(code) as url:
                 visit(url)
                 report[name] = _medians([visit(url) for _ in range(times)])
         report["cold"] = _medians([_first(visit) for _ in range(times)])
@@ -103,7 +103,7 @@ def cause_tabs(times: int) -> dict[str, dict[str, float]]:
         return {}
     sync, chromium = found
     report = {}
-    with sync.sync_playwright() as p, _server(KVVIZ) as url:
+    with sync.sync_playwright() as p, server(KVVIZ) as url:
         browser = p.chromium.launch(executable_path=chromium, args=FLAGS)
         for run in sorted(path.stem for path in STORED.glob("*.zip")):
             for width, height in WIDTHS.items():
@@ -132,7 +132,7 @@ def _playwright() -> tuple[Any, str] | None:
 
 
 def _first(visit: Any) -> dict[str, float]:
-    with _server(KVVIZ) as url:
+    with server(KVVIZ) as url:
         return visit(url)
 
 
@@ -141,7 +141,7 @@ def _medians(seen: list[dict[str, float]]) -> dict[str, Any]:
 
 
 @contextmanager
-def _server(code: str) -> Iterator[str]:
+def server(code: str) -> Iterator[str]:
     """The address of a server that listens, of a process that ends with the block."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
