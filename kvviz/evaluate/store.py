@@ -13,24 +13,32 @@ import json
 import os
 import threading
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from kvviz.errors import InputError
 from kvviz.evaluate.cells import Measured
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file so that a reader, or a next run, finds all of it or none, whenever this one is killed."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a file so that a reader, or a next run, finds all of it or none, whenever this one is killed.
+    InputError where it cannot be written."""
     beside = path.with_name(f".{path.name}.{os.getpid()}-{threading.get_ident()}")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with open(beside, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
+    except OSError as error:
+        raise InputError(
+            f"{path} cannot be written: {error.strerror}. Finished cells stay: the same command goes on."
+        ) from error
     finally:
-        beside.unlink(missing_ok=True)
+        with suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 class Store:

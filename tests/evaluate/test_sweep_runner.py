@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import shutil
 import threading
 from pathlib import Path
@@ -147,6 +149,19 @@ def test_half_a_cell_is_no_cell(tiny, tmp_path):
     path.write_bytes(path.read_bytes()[:100])
     assert sweep(tmp_path).cells == 2
     assert json.loads(path.read_text())["rows"]
+
+
+def test_a_full_disk_is_said_and_the_same_sweep_goes_on(tiny, tmp_path, monkeypatch):
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fsync", full)
+        with pytest.raises(InputError, match="written: No space left on device. Finished cells stay"):
+            sweep(tmp_path)
+    assert not list(tmp_path.rglob("*.json"))
+    assert not list(tmp_path.rglob(".*"))
+    assert sweep(tmp_path).cells == 2
 
 
 def test_parts_in_one_folder_make_the_whole_table(tiny, tmp_path):
