@@ -160,7 +160,11 @@ def _folder(folder: Path) -> Iterator[Item]:
 
 def _text(folder: Path, name: str, place: str) -> str:
     path = folder / name
-    if not path.resolve().is_relative_to(folder.resolve()) or not path.is_file():
+    try:
+        there = path.resolve().is_relative_to(folder.resolve()) and path.is_file()
+    except (ValueError, OSError, RuntimeError):  # what no file can be called; links in a circle
+        there = False
+    if not there:
         raise InputError(f"{place}: there is no text {name!r} in the folder {folder.name}.")
     return decode_document(path.read_bytes())[0]
 
@@ -174,16 +178,20 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """(line number, fields) of a .jsonl or .csv file; blank lines are passed over."""
     text = path.read_bytes().decode("utf-8-sig", errors="replace")
     if path.suffix.lower() == ".csv":
-        rows = csv.DictReader(io.StringIO(text))
-        for row in rows:
-            yield rows.line_num, {k: _cell(k, v) for k, v in row.items() if k and v not in (None, "")}
+        csv.field_size_limit(max(csv.field_size_limit(), len(text)))  # whole documents stand in cells
+        rows = csv.DictReader(io.StringIO(text, newline=""))
+        try:
+            for row in rows:
+                yield rows.line_num, {k: _cell(k, v) for k, v in row.items() if k and v not in (None, "")}
+        except csv.Error as error:
+            raise InputError(f"{path.name}, line {rows.line_num} is no CSV: {error}.") from error
         return
     for number, line in enumerate(text.split("\n"), 1):  # not splitlines: texts may hold other line ends
         if not line.strip():
             continue
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path.name}, line {number} is no JSON: {error}.") from error
         if not isinstance(row, dict):
             raise InputError(f"{path.name}, line {number} is no object with fields.")
@@ -193,7 +201,7 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 def _cell(column: str, text: Any) -> Any:
     """What a cell of a CSV file holds: several right answers are written as a JSON list."""
     if column in _NAMES["answers"] and isinstance(text, str) and text.lstrip().startswith("["):
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, RecursionError):
             return json.loads(text)
     return text
 

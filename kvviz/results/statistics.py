@@ -89,7 +89,7 @@ def _by_cluster(x: np.ndarray, clusters: Sequence[Hashable] | None) -> tuple[np.
     if clusters is None:
         return x, np.ones(len(x))
     number = {name: i for i, name in enumerate(dict.fromkeys(clusters))}
-    place = np.array([number[name] for name in clusters])
+    place = np.array([number[name] for name in clusters], dtype=np.intp)  # of no values as well
     return np.bincount(place, x), np.bincount(place).astype(float)
 
 

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 TABLE = "table.parquet"
+NEEDED = ["model", "item", "document", "protocol", "method", "budget", "budget_name"]  # of every row
 BEST_SETS = "best_sets.json"  # see `kvviz.evaluate.best_sets`
 # Column -> Arrow type. `length` (tokens) is the one that was asked for and `depth`, from 0 to 1, the place
 # of what is hidden, where the item was made so; `n` is what the model read. `budget` is the number as asked
@@ -40,29 +41,41 @@ def table_files(rows: Sequence[dict[str, Any]]) -> dict[str, bytes]:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    schema = pa.schema([(name, pa.type_for_alias(kind)) for name, kind in COLUMNS.items()])
-    table = pa.Table.from_pylist([{name: row.get(name) for name in COLUMNS} for row in rows], schema=schema)
+    whole = [{name: row.get(name) for name in COLUMNS} for row in rows]
+    table = pa.Table.from_pylist(whole, schema=_schema())
     out = io.BytesIO()
     pq.write_table(table, out)
     return {TABLE: out.getvalue(), "table.csv": csv_text(table.to_pydict()).encode("utf-8", "replace")}
 
 
+def _schema() -> Any:
+    import pyarrow as pa
+
+    return pa.schema([(name, pa.type_for_alias(kind)) for name, kind in COLUMNS.items()])
+
+
 def read_table(where: str | Path) -> pd.DataFrame:
     """The table of a sweep's folder (or the parquet file itself). InputError where there is none."""
-    import pandas as pd
+    import pyarrow.parquet as pq
 
     path = Path(where)
     path = path / TABLE if path.is_dir() else path
     try:
-        table = pd.read_parquet(path)
+        file = pq.ParquetFile(path)
+        missing = [name for name in COLUMNS if name not in file.schema_arrow.names]
+        if missing:
+            raise InputError(f"{path.name} is no table of a sweep: it has no column {missing[0]!r}.")
+        table = file.read(columns=list(COLUMNS)).select(list(COLUMNS)).cast(_schema()).to_pandas()
     except FileNotFoundError:
         said = f"There is no {TABLE} in {where}: give the folder that `kvviz sweep` wrote."
         raise InputError(said) from None
-    except (OSError, ValueError) as error:  # Arrow's errors are of these
-        raise InputError(f"{path.name} is no table of a sweep: {error}") from error
-    missing = [name for name in ("model", "item", "method", "budget") if name not in table]
-    if missing:
-        raise InputError(f"{path.name} is no table of a sweep: it has no column {missing[0]!r}.")
+    except InputError:
+        raise
+    except (OSError, ValueError, NotImplementedError) as error:  # Arrow's errors are of these
+        said = " ".join(str(error).split())[:200].rstrip(".")
+        raise InputError(f"{path.name} is no table of a sweep: {said}.") from error
+    if table[NEEDED].isna().to_numpy().any() or not (table.budget > 0).all():
+        raise InputError(f"{path.name} is no table of a sweep: a row has no model, item, method or budget.")
     return table
 
 
@@ -86,5 +99,5 @@ def read_best_sets(where: str | Path) -> list[dict[str, Any]]:
         return best_sets_of(path.read_bytes())
     except (FileNotFoundError, NotADirectoryError):
         return []
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise InputError(f"{path.name} cannot be read: {error}") from error
