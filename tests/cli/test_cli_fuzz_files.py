@@ -33,8 +33,25 @@ def said_in_a_sentence(words, capsys):
     assert code == 0 or len(said.strip().splitlines()) == 1, said
 
 
-FIELDS = ("document", "file", "question", "answers", "expected", "id", "task", "metric", "context", "input",
-          "cue", "length", "depth", "all_classes", "max_new_tokens", "asked_tokens", "dataset")  # fmt: skip
+FIELDS = (
+    "document",
+    "file",
+    "question",
+    "answers",
+    "expected",
+    "id",
+    "task",
+    "metric",
+    "context",
+    "input",
+    "cue",
+    "length",
+    "depth",
+    "all_classes",
+    "max_new_tokens",
+    "asked_tokens",
+    "dataset",
+)
 ROWS = st.lists(st.dictionaries(st.sampled_from(FIELDS) | TEXTS, JUNK, max_size=5), max_size=3)
 GOOD = {"document": "a.txt", "question": "What?", "answers": ["1"]}
 
@@ -136,11 +153,20 @@ def test_exports_of_what_is_no_run(data, tmp_path, capsys):
     said_in_a_sentence(["export", str(tmp_path / "run.zip"), "--html", str(tmp_path / "out.html")], capsys)
 
 
-CODE = st.sampled_from(["raise ValueError('x\\ny')", "raise SystemExit(3)", "import nothing_here", "1 +",
-                        "METHOD = 3",
-                        "from kvviz.methods.spec import Method\nMETHOD = Method()", "def f(: pass", "\x00",
-                        "x = '\udc80'",
-                        "def f(): f()\nf()"])  # fmt: skip
+CODE = st.sampled_from(
+    [
+        "raise ValueError('x\\ny')",
+        "raise SystemExit(3)",
+        "import nothing_here",
+        "1 +",
+        "METHOD = 3",
+        "from kvviz.methods.spec import Method\nMETHOD = Method()",
+        "def f(: pass",
+        "\x00",
+        "x = '\udc80'",
+        "def f(): f()\nf()",
+    ]
+)
 
 
 @SOME

@@ -1,5 +1,7 @@
 """Answer cards, the table of answers, the KL strip."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from synthetic import synthetic_comparison
@@ -140,3 +142,13 @@ def test_words_of_an_answer_are_cut_where_its_tokens_are():
     assert pieces[-3:] == [("58", True, 3), ("2", True, 4), (".", True, 5)]
     assert [step for _, _, step in pieces] == [0, 1, 1, 2, 3, 4, 5]
     assert by_token(words, ["It", " was"]) == [] == by_token([], [])
+
+
+def test_a_further_question_to_caches_cut_for_the_first_is_said_to_be_one():
+    from kvviz.results.turns import words
+
+    c = synthetic_comparison()
+    assert c.prompt.protocol == "question-aware"
+    assert words(c).startswith("The caches were cut for the first question")
+    c.prompt = dataclasses.replace(c.prompt, protocol="question-agnostic")
+    assert words(c) == ""

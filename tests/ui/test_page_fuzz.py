@@ -16,10 +16,15 @@ from kvviz.errors import KvvizError
 from kvviz.settings import settings as limits_of
 from kvviz.ui import views
 from kvviz.ui.api import compare_endpoint
+from kvviz.ui.cause_desk import CauseDesk
 from kvviz.ui.desk import Desk
+from kvviz.ui.evidence import Evidence
 from kvviz.ui.export_views import Exports
 from kvviz.ui.form import NAMES
+from kvviz.ui.grid_desk import GridDesk
+from kvviz.ui.mix_desk import MixDesk
 from kvviz.ui.runs import RunStore
+from kvviz.ui.talk_desk import TalkDesk
 
 SOME = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 TEXTS = st.one_of(
@@ -129,6 +134,31 @@ def test_other_buttons_take_junk(shown, name, data, sel, more):
         if last["state"] == "failed":
             one_sentence(last["message"])
             assert "inside kvviz" not in last["message"], body
+
+
+ASKED = (
+    "run", "sel", "side", "step", "index", "question", "expected", "fresh", "mix", "depths", "lengths",
+    "methods", "budgets", "model", "protocol", "needles", "seeds", "controlled", "path", "name", "data",
+)  # fmt: skip
+
+
+@settings(SOME, max_examples=15)
+@given(data=st.dictionaries(st.sampled_from(ASKED) | TEXTS, JUNK, max_size=5) | JUNK, mine=st.booleans())
+def test_causes_forks_questions_mixes_grids_and_sweeps_take_junk(shown, data, mine):
+    store, run, _ = shown
+    desk = Desk(FakeEngine(steps=1, pause=0.0, n=20, layers=2), store, PUBLIC)
+    causes, evidence = CauseDesk(desk), Evidence(store)
+    grids = GridDesk(desk, evidence.sweeps)
+    body = {**data, "run": run} if mine and isinstance(data, dict) else data
+    for start in (causes.find, causes.branch, TalkDesk(desk).ask, MixDesk(desk).decode, grids.fill):
+        last = json.loads(list(start(SimpleNamespace(_data=body), REQUEST))[-1])
+        if last.get("inner", last["state"]) == "failed":
+            one_sentence(last["message"])
+            assert "inside kvviz" not in last["message"], (start, body)
+    for answers, view in ((grids, "grid_estimate"), (evidence, "evidence_open"), (desk, "unavailable")):
+        reply = answers.answer({"view": view, "args": data})
+        if "error" in reply:
+            one_sentence(reply["error"])
 
 
 ARGUMENTS = (
