@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 
-import gradio
-
-ASSETS = Path(gradio.__file__).parent / "templates" / "frontend" / "assets"
+# Found without importing it: a stored run is viewed without a server.
+_GRADIO = find_spec("gradio")
+ASSETS = Path((_GRADIO and _GRADIO.origin) or "").parent / "templates" / "frontend" / "assets"
 _ENTRY = re.compile(r'(?:src|href)="\./assets/(index-[^"]+\.(?:js|css))"')
 _FILES = re.compile(r"m\.f=\[([^\]]*)\]")
 _MAIN = re.compile(r"import\(`\./(?:Index|core)-[^`]+`\)[^_]*?__vite__mapDeps\(\[([\d,]*)\]\)")
