@@ -12,11 +12,11 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+from benchmarks.peers import METHODS
 from benchmarks.visit import server
 from kvviz.settings import settings
 
 SERVE = "from kvviz.cli import main; main(['serve', '--port', '{port}'])"
-METHODS = ["snapkv", "adakv", "criticalkv", "keydiff", "tova", "streaming_llm"]
 TEXT = "The keeper of the tower wrote down the wind, the tide and every ship that passed. " * 120
 QUESTION = "What did the keeper write down?"
 STORED = "stored-1-lighthouse-ledger"
@@ -43,7 +43,7 @@ def beside_a_run() -> dict[str, Any]:
         peer = Client(url, verbose=False)
         peer.predict("A short text.", "Short?", ["snapkv"], ["50%"], api_name="/compare")  # loads the model
         began = time.perf_counter()
-        job = peer.submit(TEXT, QUESTION, METHODS, ["50%", "20%", "5%"], api_name="/compare")
+        job = peer.submit(TEXT, QUESTION, list(METHODS), ["50%", "20%", "5%"], api_name="/compare")
         turn = 0
         while not job.done():
             for view, seconds in took.items():
@@ -77,8 +77,8 @@ def stops(times: int) -> dict[str, float]:
 
 def _stopped(desk, stage: str, number: int) -> float:
     visitor = SimpleNamespace(session_hash=f"{stage}{number}", cookies={}, client=None)
-    asked = {"document": f"{number}. {TEXT}", "question": QUESTION, "methods": METHODS, "budgets": "20%"}
-    run = desk.run(SimpleNamespace(_data=asked), visitor)
+    asked = {"document": f"{number}. {TEXT}", "question": QUESTION, "methods": list(METHODS)}
+    run = desk.run(SimpleNamespace(_data={**asked, "budgets": "20%"}), visitor)
     while f'"stage": "{stage}"' not in next(run):
         pass
     at: list[float] = []

@@ -54,7 +54,7 @@ def load_model(
         raise ModelError(f"This server offers these models: {', '.join(row.id for row in rows)}.")
     where = pick_device(device)
     numbers = pick_dtype(dtype, where)
-    if where.type == "cpu" and not lent() and cpu_threads() != torch.get_num_threads():
+    if where.type == "cpu" and not lent():
         torch.set_num_threads(cpu_threads())
     notes: list[str] = []
     source: Path | str

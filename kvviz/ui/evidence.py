@@ -183,8 +183,9 @@ class Evidence:
     def _figure(row: SweepFigure) -> Callable[..., dict[str, Any]]:
         def show(key: str, sweep: Sweep, pick: Pick, args: dict[str, Any]) -> dict[str, Any]:
             table = row.table(sweep, pick)
-            figure = figure_of_sweep
-            return table_of(table, args) or {"figure": figure(row, sweep, pick, table).to_json()}
+            if rows := table_of(table, args):
+                return rows
+            return {"figure": figure_of_sweep(row, sweep, pick, table).to_json()}
 
         return show
 

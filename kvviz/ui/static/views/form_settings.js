@@ -35,7 +35,7 @@ export function moreSettings(offer, modelChanged) {
       field('model', offer.any_model ? 'Model: a name, a hub id, a folder or a .gguf file' : 'Model', model,
         'kv-model-field'), models,
       field('dtype', 'Number format', dtype, 'kv-dtype-field', 'bfloat16 reads two to three times as fast '
-        + 'where the processor has it, and moves answers by 0.001 nats a token, kept sets by 1 to 3 %'),
+        + 'where the processor has it; with the built-in model it moves answers by 0.001 nats a token'),
       field('max_new_tokens', 'Answer length, tokens at most',
         number({min: 1, max: offer.most_new_tokens, step: 1}), 'kv-new-tokens-field'),
       field('window', 'Observation window, tokens (empty: each method’s own)', number({min: 1, step: 1}),
