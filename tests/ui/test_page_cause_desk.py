@@ -1,6 +1,7 @@
 """Handlers of Cause and the fork: what is found joins the run, Stop keeps what is done, junk is refused."""
 
 import json
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -16,6 +17,19 @@ WHO = SimpleNamespace(session_hash="one", cookies={})
 A = {"a": "dropkv", "b": "snapkv", "budget": 0.2}
 
 
+class Waits(FakeEngine):
+    """Goes on only when its first step was told: a page that is slow hears of the newest step alone."""
+
+    def __init__(self, **kwargs):
+        super().__init__(**kwargs)
+        self.told = threading.Event()
+
+    def find_cause(self, *args):
+        for event in super().find_cause(*args):
+            yield event
+            assert self.told.wait(60)
+
+
 @pytest.fixture
 def desk(store):
     return CauseDesk(Desk(FakeEngine(steps=3, pause=0.0), store, settings({})))
@@ -25,8 +39,13 @@ def statuses(handler, **data):
     return [json.loads(s) for s in handler(SimpleNamespace(_data={"run": "stored-example", **data}), WHO)]
 
 
-def test_what_is_found_joins_the_run_and_how_long_it_takes_is_told(desk):
-    told = statuses(desk.find, sel=A)
+def test_what_is_found_joins_the_run_and_how_long_it_takes_is_told(store):
+    engine = Waits(steps=3, pause=0.0)
+    desk, told = CauseDesk(Desk(engine, store, settings({}))), []
+    for status in desk.find(SimpleNamespace(_data={"run": "stored-example", "sel": A}), WHO):
+        told.append(json.loads(status))
+        if "head by head" in told[-1]["message"]:
+            engine.told.set()
     assert told[-1]["state"] == "done" and told[-1]["experiment"]
     assert any(s.get("seconds_left") == 30.0 and "head by head" in s["message"] for s in told)
     found = desk.desk.store.get(told[-1]["run"]).comparison
